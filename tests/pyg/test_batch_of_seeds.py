@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch, same
+from helpers_pyg import check_batch, same
 from torch_geometric.transforms import Constant
 
 from manyhop.errors import InputError
@@ -13,8 +13,6 @@ from manyhop_pyg import (
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
-    PPRLoader,
-    ShaDowKHopSampler,
 )
 
 WRITES = ("author", "writes", "paper")
@@ -92,24 +90,6 @@ def test_types(hetero):
     assert same(links.batch(hetero[WRITES].edge_index), next(iter(links)))
 
 
-@pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
-def test_where_a_gpu_samples(data, on_gpu, kind):
-    arguments = {PPRLoader: [5, torch.tensor([40, 2, 5]), 0.2, 0.06], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
-
-    def batches():
-        loader = kind(data, *arguments, seed=7)
-        return [loader.batch(seeds) for seeds in ([40, 40, 2], torch.tensor([5], dtype=torch.int32), [])]
-
-    expected = batches()
-    on_gpu()
-    assert all_same(expected, batches())
-    for seeds in ([60], [-1]):
-        with pytest.raises(InputError, match=rf"in \[0, 60\), got {seeds[0]}"):
-            NeighborLoader(data, [3]).batch(seeds)
-    with pytest.raises(InputError, match="1-dimensional tensor of integers"):
-        NeighborLoader(data, [3]).batch([0.5])
-
-
 def test_rows_are_checked_at_once(data, on_gpu, monkeypatch):
     """Nobody would ask later whether the rows of a batch outside of epochs are those of the data."""
     on_gpu()
@@ -125,20 +105,6 @@ def test_rows_are_checked_at_once(data, on_gpu, monkeypatch):
 class Own(NodeLoader):
     def collate_fn(self, index):
         return super().collate_fn(index)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "message"),
-    [
-        ([60], r"in \[0, 60\), got 60"),
-        ([-1], "Expected seeds of at least 0, got -1"),
-        ([0.5], "Expected seeds as a 1-dimensional tensor of integers"),
-        (3, "Expected seeds as a 1-dimensional"),
-    ],
-)
-def test_wrong_arguments(data, seeds, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(data, [3]).batch(seeds)
 
 
 def test_what_cannot_be_done(data):

@@ -49,24 +49,6 @@ def test_states_of_optimizers_that_are_loaded(both: Both) -> None:
     assert (step.replayed, step.graphs) == (18, 1)
 
 
-def test_gradients_that_are_accumulated_within(both: Both) -> None:
-    """Two passes over the halves of a batch."""
-
-    def make(run: Run) -> Any:
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad()
-            for half in (0, 1):
-                out = run.model(batch.x, batch.edge_index)[: batch.batch_size][half::2]
-                losses = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size][half::2], reduction="none")
-                (losses * batch.seed_mask[half::2]).sum().backward()
-            run.optimizer.step()
-            return losses.sum()
-
-        return step
-
-    assert both.compare(make=make).replayed == 21
-
-
 def test_compiled_models_are_compiled_once_and_not_while_recording(data: Any, tape: Any) -> None:
     compilations = []
 
@@ -236,17 +218,6 @@ def test_values_that_always_change(data, batches, tape, caplog, monkeypatch):
         batch.number = i
         run.step(batch)
     assert eager(run, caplog) == "batches, or settings of optimizers, always differ: 'number' was 3 and is 4"
-
-
-def test_settings_that_always_change(data, tape, caplog, monkeypatch):
-    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 4)
-    for cycles in (True, False):
-        run = Run(data, captured=True)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(run.optimizer, 0.1, total_steps=9, cycle_momentum=cycles)
-        run.losses(lambda run, number, scheduler=scheduler: scheduler.step(), epochs=1)
-        if cycles:
-            assert "always differ: 'betas' was (0." in eager(run, caplog)
-    assert run.step.replayed == 5
 
 
 def test_batches_on_several_devices(data, batches, tape, caplog):

@@ -104,16 +104,6 @@ def test_an_optimizer_that_counts_on_the_host_runs_eagerly(data, caplog, name):
     assert f"{name} reads 'step' of its state on the host" in caplog.text
 
 
-def test_a_tensor_of_the_host_in_a_batch(data, caplog):
-    batches = list(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda"))
-    step = capture(lambda batch: batch.x.sum() * batch.scale)
-    for i, batch in enumerate(batches):
-        batch.scale = torch.tensor(float(i))
-        assert torch.allclose(step(batch), i * batch.x.sum())
-    assert step.replayed == 0
-    assert "tensors of its batches are on cuda:0 and cpu" in caplog.text
-
-
 def test_adam_updates_by_one_kernel_unless_the_user_has_chosen_another_way(data):
     batch = next(iter(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda")))
     for made, fused in (({}, True), ({"foreach": True}, None), ({"fused": False}, False)):
@@ -131,14 +121,6 @@ def test_adam_updates_by_one_kernel_unless_the_user_has_chosen_another_way(data)
         assert run.replayed == 3
         assert optimizer.param_groups[0]["fused"] is fused
         assert optimizer.param_groups[0]["capturable"]
-
-
-def test_gcn_without_accelerate_waits_for_the_gpu_and_runs_eagerly(data, caplog):
-    with caplog.at_level(logging.WARNING, "manyhop"):
-        losses, step = train(data, captured=True, kind=GCN, epochs=3)
-    assert step.replayed == 0
-    assert torch.tensor(losses).isfinite().all()
-    assert f"of {__file__} cannot be captured: `out = net(batch.x, batch.edge_index)" in caplog.text
 
 
 def test_dropout_draws_anew_in_each_replay(data):

@@ -49,32 +49,6 @@ def attribute(device: str) -> Case:
 
 
 @case
-def default_argument(device: str) -> Case:
-    def scaled(loss: Tensor, w: float = 1.0) -> Tensor:
-        return loss * w
-
-    return lambda loss: scaled(loss), lambda: setattr(scaled, "__defaults__", (2.0,))
-
-
-@case
-def function_in_a_dictionary(device: str) -> Case:
-    functions = {"f": lambda loss: loss}
-    return lambda loss: functions["f"](loss), lambda: functions.update(f=lambda loss: 2 * loss)
-
-
-@case
-def array(device: str) -> Case:
-    weights = np.ones(3)
-    return lambda loss: loss * float(weights[1]), lambda: weights.fill(2.0)
-
-
-@case
-def environment(device: str) -> Case:
-    os.environ["MANYHOP_TEST_W"] = "1"
-    return lambda loss: loss * float(os.environ["MANYHOP_TEST_W"]), lambda: os.environ.update(MANYHOP_TEST_W="2")
-
-
-@case
 def counter(device: str) -> Case:
     calls: list[None] = []
 

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from helpers_pyg import all_same, check_batch, check_hetero_batch, same
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import CachedLoader, ImbalancedSampler, PrefetchLoader, ZipLoader
-from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, HGTConv, SAGEConv, to_hetero
+from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.transforms import Compose, NormalizeFeatures, ToUndirected
-from torch_geometric.utils import trim_to_layer
 
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 
@@ -123,24 +122,6 @@ def typed(hetero):
     return ToUndirected()(hetero)
 
 
-def test_trim_to_layer_with_types(typed):
-    torch.manual_seed(0)
-    batch = next(iter(NeighborLoader(typed, [3, 3], ("paper", None), batch_size=5)))
-    layers = [to_hetero(Sage(1), typed.metadata()) for _ in range(2)]
-    with torch.no_grad():
-        whole = batch.x_dict
-        for layer in layers:
-            whole = layer(whole, batch.edge_index_dict)
-        x, edge_index = batch.x_dict, batch.edge_index_dict
-        for i, layer in enumerate(layers):
-            x, edge_index, _ = trim_to_layer(
-                i, batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict, x, edge_index
-            )
-            x = layer(x, edge_index)
-    assert x["paper"].size(0) < whole["paper"].size(0)
-    torch.testing.assert_close(x["paper"][:5], whole["paper"][:5])
-
-
 def test_training_with_types(typed):
     torch.manual_seed(0)
     model = to_hetero(Sage(2), typed.metadata())
@@ -161,35 +142,6 @@ def test_training_with_types(typed):
             optimizer.step()
             losses.append(float(loss.detach()))
     assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
-
-
-def test_training_hgt(typed):
-    torch.manual_seed(0)
-    loader = HGTLoader(typed, [10, 10], ("paper", torch.arange(20)), batch_size=10, shuffle=True)
-    conv = HGTConv({t: typed[t].x.size(1) for t in typed.node_types}, 8, typed.metadata(), heads=2)
-    for batch in loader:
-        out = conv(batch.x_dict, batch.edge_index_dict)["paper"][: batch["paper"].batch_size]
-        assert out.shape == (10, 8)
-        out.sum().backward()
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_link_prediction(data, num_workers):
-    torch.manual_seed(0)
-    model = GraphSAGE(4, 8, num_layers=2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    loader = LinkNeighborLoader(
-        data, [5, 5], neg_sampling_ratio=1.0, edge_label_index=data.edge_index, batch_size=60, shuffle=True,
-        num_workers=num_workers,
-    )  # fmt: skip
-    for batch in loader:
-        optimizer.zero_grad()
-        h = model(batch.x, batch.edge_index)
-        score = (h[batch.edge_label_index[0]] * h[batch.edge_label_index[1]]).sum(-1)
-        loss = F.binary_cross_entropy_with_logits(score, batch.edge_label)
-        loss.backward()
-        optimizer.step()
-        assert batch.edge_label.tolist() == [1] * 60 + [0] * 60
 
 
 def test_transforms_of_pyg(data):

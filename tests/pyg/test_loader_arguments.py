@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop.loading.pipeline import WorkerThreads
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import NeighborLoader, NeighborSampler
 
 
 def loader_of(data, **kwargs):
@@ -133,14 +133,6 @@ def test_multithreading_and_memory_log(data, caplog):
     assert "Worker 1" in caplog.text
 
 
-def test_several_threads_gather(data):
-    data.x = torch.randn(60, 20000)
-    loader = loader_of(data)
-    loader._copy_threads = 3
-    for batch in loader:
-        check_batch(batch, data)
-
-
 @pytest.mark.parametrize(
     "name",
     ["NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader", "NeighborSampler", "HGTSampler"],
@@ -154,44 +146,6 @@ def test_signatures(name):
     expected = [p for p in theirs.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     new = {"sample_direction"} - set(theirs)  # since PyG 2.7
     assert [(p.name, p.default) for p in positional if p.name not in new] == [(p.name, p.default) for p in expected]
-
-
-def recreated(loader):
-    """The loader that Lightning makes of one: from its attributes that are called as its arguments."""
-    params = dict(inspect.signature(type(loader).__init__).parameters)
-    params.update(inspect.signature(DataLoader.__init__).parameters)
-    attributes = {k: v for k, v in vars(loader).items() if not k.startswith("_")}
-    kept = {k: attributes[k] for k, p in params.items() if k in attributes and p.default is not attributes[k]}
-    kept["dataset"] = loader.dataset
-    kept.update(sampler=loader.sampler, shuffle=False, batch_sampler=None)
-    required = {k for k, p in params.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"}
-    assert required <= set(kept)
-    return type(loader)(**kept)
-
-
-def test_lightning_makes_loaders_anew(data, hetero):
-    times = torch.arange(60) % 20
-    for loader in (
-        loader_of(data, shuffle=False, time_attr="time", input_time=times, time_window=9, num_workers=2),
-        NodeLoader(data, NeighborSampler(data, [2]), torch.arange(9), input_id=torch.arange(9) + 5, seed=2),
-        LinkNeighborLoader(
-            data,
-            [2],
-            edge_label=torch.arange(300) % 3,
-            neg_sampling_ratio=1.0,
-            exclude_true_negatives=True,
-            batch_size=60,
-        ),
-        LinkNeighborLoader(data, [2], edge_label=torch.arange(300) % 3, neg_sampling_ratio=1.0, batch_size=60),
-        HGTLoader(hetero, [3], "paper", batch_size=9),
-    ):
-        again = recreated(loader)
-        assert again.seed == loader.seed
-        epochs = []
-        for one in (loader, again):
-            torch.manual_seed(3)
-            epochs.append(list(one))
-        assert all_same(*epochs)
 
 
 def test_ours_in_pygs_loaders(data):

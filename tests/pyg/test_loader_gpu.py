@@ -134,11 +134,6 @@ def test_the_timeline_knows_the_gpu(data, tmp_path):
     assert str(loader.stats()).startswith("8 batches")
 
 
-def test_a_gpu_that_is_not_there(data):
-    with pytest.raises(InputError, match="CUDA devices are found"):
-        NeighborLoader(data, [3, 2], device="cuda:99")
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 def test_pinned_memory(data, workers, filter_per_worker):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
-from gpu_stand_ins import Driver
 from torch_geometric.data import Data
 
-from manyhop.errors import InputError
 from manyhop.loading.gpu.memory import GPUMemory, HostMemory, Sources
-from manyhop_pyg import NeighborLoader
 from manyhop_pyg.batch.columns import DataPlan
 
 DEVICE = torch.device("meta")  # not where the data is: everything is copied
@@ -41,38 +36,6 @@ def test_a_change_in_place_concerns_only_what_was_placed_before() -> None:
     assert not before.is_current()  # another thread must not take what it knows for what is there now
 
 
-def test_what_is_no_attribute_any_more_may_change() -> None:
-    x, y = torch.zeros(4, 2), torch.zeros(4)
-    ours = memory("device")
-    both = Sources(ours)
-    both("x", x)
-    both("y", y)
-    one = Sources(ours)
-    one("y", y)
-    x.add_(1)
-    assert one.is_current()
-    assert not both.is_current()
-
-
-def test_kept_rows_are_those_that_the_user_has(driver: Driver, pinned_from: Callable[[int], None]) -> None:
-    pinned_from(4000)
-    x = torch.zeros(1000)
-    ours = memory("pinned")
-    before = Sources(ours)
-    assert before("x", x) is x
-    kept: Any = SimpleNamespace(source=x)
-    ours.cache({id(x): kept})
-    assert not before.is_current()
-    cached = Sources(ours)
-    assert cached("x", x) is kept
-    assert cached.is_current()
-    x.add_(1)
-    assert not cached.is_current()
-    after = Sources(ours)
-    assert after("x", x) is x
-    assert after.is_current()
-
-
 def test_what_all_batches_share_is_sent_again_when_it_has_changed() -> None:
     data = Data(x=torch.zeros(4, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), scale=torch.tensor(1.0))
     plan = DataPlan(data, DEVICE, lambda name, value: value)
@@ -80,11 +43,3 @@ def test_what_all_batches_share_is_sent_again_when_it_has_changed() -> None:
     data.scale.mul_(2)
     assert not plan.fits(data)
     assert DataPlan(data, DEVICE, lambda name, value: value).fits(data)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about processes without a GPU")
-def test_a_placement_needs_a_gpu() -> None:
-    data = Data(x=torch.zeros(4, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
-    loader = NeighborLoader(data, [1], batch_size=2, placement="cuda-cuda")
-    with pytest.raises(InputError, match="Expected a GPU in use for placement='cuda-cuda'"):
-        iter(loader)

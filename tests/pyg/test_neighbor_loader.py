@@ -9,7 +9,6 @@ import torch_geometric.loader
 from helpers_pyg import check_batch, check_edges
 from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
-from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import SamplerOutput
 from torch_geometric.typing import TensorFrame
 from torch_geometric.utils import degree
@@ -320,16 +319,6 @@ def test_seeds_have_times_of_their_own(data):
         assert "seed_time" not in batch
         src = batch.edge_index[0]
         assert (batch.time[src] <= batch.time[: batch.batch_size][batch.batch[src]]).all()
-
-
-def test_full_fanout_equals_the_whole_graph(data):
-    torch.manual_seed(0)
-    model = GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
-    whole = model(data.x, data.edge_index)
-    for batch in NeighborLoader(data, [-1, -1], batch_size=16, shuffle=True):
-        out = model(batch.x, batch.edge_index)[: batch.batch_size]
-        torch.testing.assert_close(out, whole[batch.n_id[: batch.batch_size]])
-    torch.testing.assert_close(model.inference(NeighborLoader(data, [-1], batch_size=16)), whole)
 
 
 def test_directed_false_is_deprecated(data):

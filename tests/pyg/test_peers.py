@@ -10,7 +10,6 @@ import torch
 import torch_geometric.loader
 import torch_geometric.typing
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import k_hop_subgraph
 
 import manyhop_pyg
@@ -136,43 +135,9 @@ def test_nodes_as_in_pyg(data, fanout):
         assert names <= set(theirs.keys()) | {"edge_index"}
 
 
-@needs_peer
-def test_masks_and_ids_as_in_pyg(data):
-    for seeds in (data.train_mask, torch.tensor([40, 3, 55]), [7, 1]):
-        for ours, theirs in check_pairs("NeighborLoader", data, [-1, -1], input_nodes=seeds, batch_size=7):
-            assert torch.equal(ours.input_id, theirs.input_id)
-
-
 def test_induced_by_brute_force(data):
     for batch in manyhop_pyg.NeighborLoader(data, [-1, -1], batch_size=3, subgraph_type="induced"):
         check_expected(batch, data, {None: batch.n_id[: batch.batch_size]}, 2, induced=True)
-
-
-@needs_sparse
-@pytest.mark.skipif(torch_geometric.typing.WITH_PYG_LIB, reason="pyg-lib cannot sample induced subgraphs")
-def test_induced_as_in_pyg(data):
-    assert list(check_pairs("NeighborLoader", data, [-1, -1], batch_size=3, subgraph_type="induced"))
-
-
-@needs_peer
-def test_bidirectional_as_in_pyg(data):
-    data.edge_index, data.edge_attr = data.edge_index.unique(dim=1), None
-    for name in ("edge_attr", "edge_weight", "edge_time"):
-        del data[name]
-    for ours, theirs in pairs("NeighborLoader", data, [-1, -1], batch_size=3, subgraph_type="bidirectional"):
-        assert sorted(ours.n_id.tolist()) == sorted(theirs.n_id.tolist())
-        edges = [sorted(zip(*b.n_id[b.edge_index].tolist(), strict=True)) for b in (ours, theirs)]
-        assert edges[0] == edges[1]
-
-
-@needs_sparse
-def test_adj_t_as_in_pyg(data):
-    data.edge_index = data.edge_index.unique(dim=1)
-    for name in ("edge_attr", "edge_weight", "edge_time"):
-        del data[name]
-    sparse = ToSparseTensor()(data)
-    for ours, theirs in check_pairs("NeighborLoader", sparse, [-1, -1], batch_size=7):
-        assert ours.adj_t.sizes() == theirs.adj_t.sizes()
 
 
 @pytest.mark.parametrize("induced", [False, True])
@@ -194,25 +159,6 @@ def test_types_as_in_pyg(typed, fanout):
         assert torch.equal(ours["paper"].input_id, theirs["paper"].input_id)
         assert ours["paper"].batch_size == theirs["paper"].batch_size
         assert ours.metadata() == theirs.metadata()
-
-
-@needs_peer
-@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
-def test_our_stores_in_pyg(typed, layout):
-    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
-    for store in typed.node_stores:
-        features[store._key, "x", None] = store.x
-    for store in typed.edge_stores:
-        size = (typed[store._key[0]].num_nodes, typed[store._key[2]].num_nodes)
-        graph[store._key, "coo", False, size] = tuple(store.edge_index)
-        if layout != "coo":
-            row, col = (part[store._key] for part in getattr(graph, layout)([store._key])[:2])
-            graph.remove_edge_index(store._key, "coo")
-            graph[store._key, layout, False, size] = (row, col)
-    for ours, theirs in check_pairs(
-        "NeighborLoader", (features, graph), [-1, -1], ("paper", torch.arange(40)), batch_size=6
-    ):
-        assert torch.equal(ours["paper"].x[:4], theirs["paper"].x[:4])
 
 
 def test_links_by_brute_force(data):

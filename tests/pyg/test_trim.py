@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from captured_runs import OPTIMIZERS, Run
 from test_accelerate import device  # noqa: F401  # a fixture
 from torch import Tensor
@@ -211,15 +210,6 @@ def test_attributes_of_edges(data, kind):
         check(model, fast, batch.batch_size, batch.x, batch.edge_index, batch.edge_attr)
 
 
-@pytest.mark.parametrize("options", [{"disjoint": True}, {"replace": True}, {"disjoint": True, "time_attr": "time"}])
-def test_other_ways_of_sampling(data, options):
-    model = Net(SAGEConv)
-    batches = batches_of(data, "cpu", **options)
-    fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    for batch in batches:
-        check(model, fast, batch.batch_size, batch.x, batch.edge_index)
-
-
 def test_links(data):
     """Ends of seed edges are seeds."""
     model = Net(SAGEConv)
@@ -288,11 +278,6 @@ def check_types(hetero: Any, device: str, make: Any, conv: Any, pad: Any) -> Non
 @pytest.mark.parametrize("conv", [SAGEConv, GATConv])
 def test_types(hetero, make, conv, pad):
     check_types(hetero, "cpu", make, conv, pad)
-
-
-@pytest.mark.parametrize("make", [ByConv, by_to_hetero])
-def test_kernels_of_types(hetero, device, make):  # noqa: F811
-    check_types(hetero, device, make, SAGEConv, None)
 
 
 def test_one_layer_that_is_called_twice(data):
@@ -369,32 +354,3 @@ def test_gradients_of_sources_and_destinations_are_added(num_src, used):
         loss = {"both": 2 * source.sum() + target.sum(), "sources": source.sum(), "destinations": target.sum()}[used]
         grads += torch.autograd.grad(loss, x)
     assert torch.equal(*grads)
-
-
-def test_copies(data):
-    batches = batches_of(data, "cpu")
-    model = Net(SAGEConv)
-    fast = copy.deepcopy(trimmed(model, batches[0].x, batches[0].edge_index))
-    for batch in batches:
-        assert len(check(model, fast, batch.batch_size, batch.x, batch.edge_index)) == batch.batch_size
-
-
-def test_a_step_that_trains(data):
-    """Losses of many steps are those of the untrimmed model."""
-    losses = []
-    for trims in (False, True):
-        model = Net(GCNConv)
-        if trims:
-            accelerate(model, trim=True)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        own = []
-        for batch in batches_of(data, "cpu", shuffle=True) * 5:
-            optimizer.zero_grad()
-            n = batch.batch_size
-            loss = F.cross_entropy(model(batch.x, batch.edge_index)[:n], batch.y[:n])
-            loss.backward()
-            optimizer.step()
-            own.append(loss.item())
-        losses.append(own)
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert len(set(losses[0])) > 15
