@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from manyhop_pyg import FeatureStore, GraphStore
+
 
 def check_edges(edge_index: Tensor, e_id: Tensor, src_id: Tensor, dst_id: Tensor, whole: Tensor) -> None:
     """Every edge of a batch is the edge of the graph that its id says."""
@@ -66,6 +68,15 @@ def same(a: Data | HeteroData, b: Data | HeteroData) -> bool:
 def all_same(xs: list, ys: list) -> bool:
     """Whether two epochs are equal, batch by batch."""
     return len(xs) == len(ys) and all(same(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def stores_of(data: Data, *names: str) -> tuple[FeatureStore, GraphStore]:
+    """Data without types as a pair of stores: ``x``, attributes of other names, and the edges."""
+    features, graph = FeatureStore(), GraphStore()
+    for name in ("x", *names):
+        features[None, name, None] = data[name]
+    graph[None, "coo", False, (data.num_nodes, data.num_nodes)] = tuple(data.edge_index)
+    return features, graph
 
 
 def name_of(case: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from grouped import StandIn, compare
-from helpers_pyg import all_same, name_of
+from helpers_pyg import all_same, name_of, stores_of
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
@@ -16,12 +16,10 @@ from manyhop.errors import FeatureError, InputError
 from manyhop_pyg import (
     ClusterData,
     ClusterLoader,
-    FeatureStore,
     GivenNegatives,
     GraphSAINTEdgeSampler,
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
-    GraphStore,
     HGTLoader,
     LinkNeighborLoader,
     NeighborLoader,
@@ -178,11 +176,7 @@ def test_a_batch_of_given_seeds(data, gpu):
 
 
 def test_stores(data, gpu):
-    features, graph = FeatureStore(), GraphStore()
-    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
-    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    compare(gpu, partial(NeighborLoader, (features, graph), [3, 2], batch_size=8, seed=1))
+    compare(gpu, partial(NeighborLoader, stores_of(data, "edge_attr"), [3, 2], batch_size=8, seed=1))
 
 
 def test_samplers_of_the_user_are_asked_one_by_one(data, gpu):

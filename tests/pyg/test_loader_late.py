@@ -6,23 +6,16 @@ from typing import Any
 import pytest
 import torch
 from gpu_stand_ins import exchange_nothing
+from helpers_pyg import stores_of
 from torch import Tensor
-from torch_geometric.data import Data
 from torch_geometric.transforms import Constant
 
 from manyhop.loading.pipeline.streams import tensors_in
-from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.adapter import Batches
 
 OF_THE_CALLER = ("is_padding", "_orig_edge_index")
 """Attributes whose memory is of the caller's stream."""
-
-
-def stores_of(data: Data) -> tuple[FeatureStore, GraphStore]:
-    features, graph = FeatureStore(), GraphStore()
-    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    return features, graph
 
 
 def addresses(tensors: Any) -> set[int]:

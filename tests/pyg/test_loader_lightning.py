@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch
+from helpers_pyg import all_same, check_batch, stores_of
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
@@ -142,13 +142,6 @@ OF_LINKS |= {
 TIMES = {"time_attr": "time", "temporal_strategy": "last", "time_window": 5.0}
 
 
-def stores(data):
-    features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
-    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    edges.put_edge_index(tuple(data.edge_index), edge_type=None, layout="coo", size=(60, 60))
-    return features, edges
-
-
 class OwnData(Data):
     pass
 
@@ -173,7 +166,7 @@ def test_no_argument_is_lost_where_lightning_makes_a_loader_again(data, hetero, 
     from pytorch_lightning.utilities.data import _update_dataloader
 
     cls = getattr(manyhop_pyg, name)
-    given = hetero if name == "HGTLoader" else stores(data) if "custom_cls" in arguments else data
+    given = hetero if name == "HGTLoader" else stores_of(data) if "custom_cls" in arguments else data
     arguments = OF_ALL | arguments
     for kind in ("node_sampler", "link_sampler"):
         if kind in arguments:

@@ -4,29 +4,26 @@ import threading
 
 import pytest
 from grouped import StandIn
+from helpers_pyg import stores_of
 
 from manyhop.loading.gpu import warm_up
-from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.adapter import Batches
 
-KINDS = ["nodes", "links", "typed", "hgt", "stores", "induced", "disjoint", "bidirectional"]
+KINDS = ["nodes", "links", "hgt", "stores", "bidirectional"]
 
 
 def make_loader(kind, data, hetero, **options):
     options |= {"batch_size": 8, "seed": 1}
-    if kind in ("typed", "hgt"):
-        make = HGTLoader if kind == "hgt" else NeighborLoader
-        return make(hetero, [3, 2], "paper", **options)
+    if kind == "hgt":
+        return HGTLoader(hetero, [3, 2], "paper", **options)
     if kind == "links":
         return LinkNeighborLoader(data, [3, 2], neg_sampling="binary", **options)
-    if kind in ("induced", "bidirectional"):
+    if kind == "bidirectional":
         options["subgraph_type"] = kind
     if kind == "stores":
-        features, graph = FeatureStore(), GraphStore()
-        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-        return NeighborLoader((features, graph), [3, 2], **options)
-    return NeighborLoader(data, [3, 2], disjoint=kind == "disjoint", **options)
+        return NeighborLoader(stores_of(data), [3, 2], **options)
+    return NeighborLoader(data, [3, 2], **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,15 +54,6 @@ def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypat
     monkeypatch.setattr(warm_up, "_begin", lambda *_: 1 // 0)
     on_gpu()
     assert len(list(make_loader("nodes", data, hetero))) == 8
-
-
-def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):
-    asked = []
-    monkeypatch.setattr(warm_up, "_gather", lambda *_: asked.append(1))
-    monkeypatch.setattr(Batches, "gathers_groups", False)
-    on_gpu()
-    make_loader("stores", data, hetero)
-    assert asked == []
 
 
 def test_no_few_batches_of_a_group_are_joined_by_themselves(data, on_gpu):

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch
 from grouped import compare, on_cuda
-from helpers_pyg import name_of
-from torch_geometric.nn import GraphSAGE
+from helpers_pyg import all_same, name_of, stores_of
+from torch_geometric import EdgeIndex
 from torch_geometric.sampler import NegativeSampling
 
 import manyhop
-from manyhop.loading.pipeline import BatchPlan
-from manyhop_pyg import FeatureStore, GivenNegatives, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop.loading.pipeline import BatchPlan, block_sizes
+from manyhop.loading.pipeline.streams import tensors_in
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg.batch import padding
 
 
 @pytest.fixture
@@ -37,6 +39,8 @@ def switch(gpu, kernels_everywhere):
         ("data", {"subgraph_type": "induced"}),
         ("data", {"time_attr": "time"}),
         ("data", {"transform_sampler_output": lambda out: out}),
+        ("data", {"transform": lambda batch: batch, "drop_last": True}),
+        ("data", {"distributed": True}),
         ("stores", {}),
         ("hetero", {"input_nodes": "paper"}),
         ("links", {"neg_sampling": "binary"}),
@@ -48,12 +52,7 @@ def switch(gpu, kernels_everywhere):
 def test_padding(request, kind, options, switch):
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
     data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
-    features, graph = FeatureStore(), GraphStore()
-    if kind == "stores":
-        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-        features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
-        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    source = (features, graph) if kind == "stores" else data
+    source = stores_of(data, "edge_attr") if kind == "stores" else data
     if kind == "links":
         make = partial(LinkNeighborLoader, source, [3], batch_size=40, seed=1, pad="auto", **options)
     else:
@@ -65,17 +64,67 @@ def test_padding(request, kind, options, switch):
     assert on_cpu.stats().pad_fit_rate == loader.stats().pad_fit_rate
 
 
-def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatch, on_gpu):
-    def make() -> Any:
-        return NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto")
+def make_padded(data: Any, **options: Any) -> Any:
+    options = {"batch_size": 8, "shuffle": True, "seed": 1, "pad": "auto"} | options
+    return NeighborLoader(data, [3, 2], **options)
 
-    sizes = make()._padding.sizes
+
+def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatch, on_gpu):
+    sizes = make_padded(data)._padding.sizes
     on_gpu()
     monkeypatch.setattr(BatchPlan, "indices", None)  # which are compiled
-    assert make()._padding.sizes == sizes
+    assert make_padded(data)._padding.sizes == sizes
 
 
-@pytest.mark.parametrize("gpu", ["stand-in"], indirect=True)
+ON_STAND_IN = pytest.mark.parametrize("gpu", ["stand-in"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch": torch.arange(60), "e_id": torch.arange(300)},
+        {"edge_index": lambda edges: edges.int()},
+        {"edge_index": lambda edges: EdgeIndex(edges, sparse_size=(60, 60))},
+        {"x": lambda x: x.requires_grad_()},
+    ],
+    ids=["attributes of batches", "int32", "EdgeIndex", "gradients"],
+)
+@ON_STAND_IN
+def test_other_data(data, switch, change):
+    data.update({name: value(data[name]) if callable(value) else value for name, value in change.items()})
+    compare(switch, partial(make_padded, data), epochs=1)
+
+
+@ON_STAND_IN
+def test_batches_that_do_not_fit(data, switch, monkeypatch):
+    really = padding.pad_sizes
+    monkeypatch.setattr(block_sizes, "MULTIPLE", 1)
+    monkeypatch.setattr(block_sizes, "MARGIN", 0.0)
+    monkeypatch.setattr(padding, "pad_sizes", lambda counts, **others: really(sorted(counts, key=str)[:4], **others))
+    assert compare(switch, partial(make_padded, data), epochs=1).stats().pad_fit_rate < 1
+
+
+@ON_STAND_IN
+def test_batches_are_independent(data, switch):
+    switch(True)
+    expected, first, *others = list(make_padded(data)), *make_padded(data)
+    versions = [value._version for batch in others for value in tensors_in(batch)]
+    for value in tensors_in(first):
+        value.zero_()
+    first.num_sampled_nodes.clear()
+    assert versions == [value._version for batch in others for value in tensors_in(batch)]
+    assert all_same(others, expected[1:])
+
+
+@ON_STAND_IN
+def test_rows_that_change_are_gathered_again(data, switch):
+    switch(True)
+    for batch in make_padded(data):
+        assert torch.equal(batch.x[batch.node_mask], data.x[batch.n_id[batch.node_mask]])
+        data.x.add_(1)
+
+
+@ON_STAND_IN
 def test_batches_have_marks_of_their_own(data, switch):
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
 
@@ -89,45 +138,5 @@ def test_batches_have_marks_of_their_own(data, switch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("placement", ["cuda-cuda", "pinned-cuda", "cpu-cuda"])
 def test_memories(data, placement):
-    options = {"batch_size": 8, "shuffle": True, "seed": 1, "pad": "auto"}
     how = {"cpu": {}, "cuda": {"placement": placement}}
-    compare(on_cuda, lambda device: NeighborLoader(data, [3, 2], device=device, **options, **how[device]))
-
-
-@pytest.fixture
-def stream() -> Any:
-    """A stream that can be captured; all of a test runs on it, since gradients belong to a stream."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        yield stream
-        stream.synchronize()
-
-
-@pytest.mark.gpu
-def test_a_replayed_step_computes_what_an_eager_one_does(data, stream):
-    loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, device="cuda", pad="auto", num_workers=1)
-    torch.manual_seed(0)
-    model = GraphSAGE(4, hidden_channels=8, num_layers=2, out_channels=3).cuda()
-    batches = list(loader)
-    names = ("x", "edge_index", "y", "seed_mask")
-
-    def step(x: Any, edge_index: Any, y: Any, seed_mask: Any) -> Any:
-        model.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edge_index)[:8], y[:8], reduction="none")
-        loss = (loss * seed_mask).sum() / seed_mask.sum()
-        loss.backward()
-        return loss
-
-    static = [batches[0][name].clone() for name in names]
-    step(*static)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        loss = step(*static)
-    grads = [p.grad for p in model.parameters()]
-    for batch in batches:
-        values = [batch[name] for name in names]
-        torch._foreach_copy_(static, values)
-        graph.replay()
-        assert loss.item() == pytest.approx(step(*values).item(), rel=1e-5)
-        for got, parameter in zip(grads, model.parameters(), strict=True):
-            assert torch.allclose(got, parameter.grad, rtol=1e-4, atol=1e-6)
+    compare(on_cuda, lambda device: make_padded(data, device=device, **how[device]))

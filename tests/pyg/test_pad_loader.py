@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import name_of
+from helpers_pyg import name_of, stores_of
 from padded import both, link_loader, node_loader
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
@@ -183,13 +183,8 @@ def test_typed_links(hetero):
             assert not padded[end].node_mask[index[k, ~mask]].any()
 
 
-def stores(data: Any) -> Any:
+def typed_stores(data: Any) -> Any:
     features, graph = FeatureStore(), GraphStore()
-    if isinstance(data, Data):
-        graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-        for name in ("x", "y", "edge_attr"):
-            features.put_tensor(data[name], group_name=None, attr_name=name, index=None)
-        return features, graph
     for t, store in data.node_items():
         if "x" in store:
             features.put_tensor(store.x, group_name=t, attr_name="x", index=None)
@@ -200,9 +195,9 @@ def stores(data: Any) -> Any:
 
 
 def test_stores(data, hetero):
-    for plain, padded in both(node_loader, stores(data), input_nodes=torch.arange(60)):
+    for plain, padded in both(node_loader, stores_of(data, "y", "edge_attr"), input_nodes=torch.arange(60)):
         check(plain, padded)
-    for plain, padded in both(node_loader, stores(hetero), input_nodes=("paper", torch.arange(40))):
+    for plain, padded in both(node_loader, typed_stores(hetero), input_nodes=("paper", torch.arange(40))):
         for t in plain.node_types:
             if "x" in plain[t]:
                 check_rows(plain[t], padded[t], padded[t].node_mask, {"x": padded[t].node_mask})
@@ -280,10 +275,3 @@ def test_all_tensors_are_the_batches_own(data):
     batches = list(node_loader(data, pad="auto"))
     owned = [{t.untyped_storage().data_ptr() for t in tensors_in(batch)} for batch in batches]
     assert not owned[0] & owned[1]
-
-
-def test_types_stay(hetero):
-    batch = next(iter(node_loader(hetero, input_nodes="paper", pad="auto")))
-    assert isinstance(batch, HeteroData)
-    assert set(batch.node_mask_dict) == set(hetero.node_types)
-    assert set(batch.edge_mask_dict) == set(hetero.edge_types)

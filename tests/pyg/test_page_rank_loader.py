@@ -5,13 +5,13 @@ import sys
 import pytest
 import torch
 import torch_geometric.utils
-from helpers_pyg import check_batch
+from helpers_pyg import check_batch, stores_of
 from torch_geometric.transforms import GDC
 from torch_geometric.utils import subgraph, to_undirected
 
 import manyhop_pyg
 from manyhop.errors import GraphError, InputError
-from manyhop_pyg import FeatureStore, GraphStore, PPRLoader, get_ppr
+from manyhop_pyg import PPRLoader, get_ppr
 
 SEEDS = torch.tensor([3, 55, 3, 12, 40, 0, 7])
 
@@ -101,10 +101,7 @@ def test_batches_have_the_nodes_of_the_highest_rank(data):
     assert torch.equal(loader.batch(other).n_id[:2], other)
     with pytest.raises(InputError, match=r"Expected seeds in \[0, 60\), got 60"):
         PPRLoader(data, 5, SEEDS).batch([60])
-    stores = FeatureStore(), GraphStore()
-    stores[1].put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    stores[0].put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    for batch, expected in zip(PPRLoader(stores, 5, SEEDS, batch_size=3, eps=1e-4), loader, strict=True):
+    for batch, expected in zip(PPRLoader(stores_of(data), 5, SEEDS, batch_size=3, eps=1e-4), loader, strict=True):
         assert torch.equal(batch.n_id, expected.n_id)
         assert torch.equal(batch.x, expected.x)
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch_geometric.loader
-from helpers_pyg import all_same, check_batch, check_hetero_batch
+from helpers_pyg import all_same, check_batch, check_hetero_batch, stores_of
 
 from manyhop.errors import InputError
-from manyhop_pyg import FeatureStore, GraphStore, RandomNodeLoader
+from manyhop_pyg import RandomNodeLoader
 
 
 def sorted_edges(edge_index):
@@ -49,10 +49,7 @@ def test_stores(data):
     def make(source=data):
         return RandomNodeLoader(source, 5, shuffle=True, seed=1)
 
-    features, graph = FeatureStore(), GraphStore()
-    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    for batch, other in zip(make((features, graph)), make(), strict=True):
+    for batch, other in zip(make(stores_of(data)), make(), strict=True):
         assert torch.equal(batch.x, other.x)
         assert torch.equal(batch.edge_index, other.edge_index)
 

@@ -7,11 +7,12 @@ import weakref
 
 import pytest
 import torch
+from helpers_pyg import stores_of
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.graph import PlacedGraph
 from manyhop.memory.stores.copies import Copy
-from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
+from manyhop_pyg import NeighborLoader, NeighborSampler
 from manyhop_pyg.data.topologies import _known
 
 
@@ -77,19 +78,9 @@ def test_tensors_whose_changes_nobody_counts_are_read_anew() -> None:
 
 def test_typed_data_and_stores(hetero: HeteroData, data: Data) -> None:
     assert NeighborSampler(hetero, [2]).topology is NeighborSampler(hetero, [2, 2]).topology
-    graph = GraphStore()
-    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    loader = NeighborLoader((_features(data), graph), [2], batch_size=8, device="cpu")
-    other = NeighborLoader((_features(data), graph), [3], batch_size=8, device="cpu")
-    assert loader.neighbor_sampler.topology is other.neighbor_sampler.topology
-
-
-def _features(data: Data) -> object:
-    from manyhop_pyg import FeatureStore
-
-    store = FeatureStore()
-    store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    return store
+    graph = stores_of(data)[1]
+    loaders = [NeighborLoader((stores_of(data)[0], graph), [n], batch_size=8, device="cpu") for n in (2, 3)]
+    assert loaders[0].neighbor_sampler.topology is loaders[1].neighbor_sampler.topology
 
 
 def test_nothing_is_kept_for_later(data: Data) -> None:
