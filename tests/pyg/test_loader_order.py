@@ -111,6 +111,23 @@ def test_resume_with_a_sampler_of_the_user(data, workers, stateful):
     assert all_same(list(b), list(epoch))
 
 
+def test_a_sampler_that_draws_is_iterated_anew_after_its_draws_are_repeated(data):
+    """The user repeats what came before the epoch: the order is the same again."""
+
+    def make():
+        torch.manual_seed(6)
+        return NeighborLoader(data, [2], sampler=RandomSampler(range(60)), batch_size=16)
+
+    loader = make()
+    epoch = iter(loader)
+    next(epoch)
+    state, other = loader.state_dict(), make()
+    rest = list(epoch)
+    other = make()
+    other.load_state_dict(state)
+    assert all_same(list(other), rest)
+
+
 class MyStopError(Exception):
     """A user's."""
 
