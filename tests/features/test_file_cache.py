@@ -17,7 +17,6 @@ from manyhop.features import cache_files, file_cache, gather
 from manyhop.features import cached_files as hot_files
 from manyhop.features.cached_files import not_counting
 from manyhop.features.cpu_lookup import choose_rows
-from manyhop.features.sources import HotRows
 from manyhop.memory.known import records
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
@@ -106,14 +105,16 @@ def test_the_rows_that_are_chosen():
     for most in (1, 7, 90, 200):
         visits = rng.integers(0, 6, 200).astype(np.uint8)
         kept = np.sort(rng.choice(200, 40, replace=False))
-        index = HotRows.of(torch.from_numpy(kept), 200)
+        slots = np.zeros(200, np.int32)
+        slots[kept] = np.arange(1, 41)
         expected = sorted(range(200), key=lambda i: (-int(visits[i]), i not in kept, i))
         expected = sorted(i for i in expected[:most] if visits[i] > 0 or i in kept)
         if most == 200:  # those that are kept stay where nothing needs their place
             expected = sorted({*np.flatnonzero(visits), *kept})
-        halved, chosen = visits >> 1, np.empty(most, np.int64)
-        count = choose_rows(visits.ctypes.data, 200, index.groups.data_ptr(), most, chosen.ctypes.data)
-        assert chosen[:count].tolist() == expected
+        halved, come = visits >> 1, np.empty(most, np.int64)
+        count = choose_rows(visits.ctypes.data, 200, slots.ctypes.data, most, come.ctypes.data)
+        assert sorted([*come[:count], *np.flatnonzero(slots)]) == expected
+        assert all(slots[i] in (0, 1 + np.searchsorted(kept, i)) for i in kept)
         assert visits.tolist() == halved.tolist()
 
 
@@ -126,7 +127,7 @@ def test_rows_that_no_batch_asks_for_are_not_counted(table):
     cache = file_cache(table)
     cache.renew(table)
     settled(cache)
-    assert cache._kept.latest()[0].tolist() == list(range(100, 140))
+    assert cache.cached_ids().tolist() == list(range(100, 140))
     assert cache.take_counts() == (40, 0)
 
 
@@ -266,7 +267,7 @@ def test_a_size_by_the_memory_that_is_available(tmp_path, monkeypatch):
     row = 4 * WIDTH
     for name in "xz":
         np.save(tmp_path / f"{name}.npy", np.zeros((NUM_ROWS, WIDTH), np.float32))
-    monkeypatch.setattr(hot_files, "available_memory", lambda: 4 * (1000 * (row + 16) + 2 * NUM_ROWS))
+    monkeypatch.setattr(hot_files, "available_memory", lambda: 4 * (1000 * row + 5 * NUM_ROWS))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     store = manyhop_pyg.FeatureStore(placement="mapped", cache="auto")
     store.put_tensor(files.open(tmp_path / "x.npy"), group_name=None, attr_name="x", index=None)
@@ -274,7 +275,7 @@ def test_a_size_by_the_memory_that_is_available(tmp_path, monkeypatch):
     assert file_cache(x).capacity == 1000  # of half of it, one of two ranks
     text = hot_files.in_words([file_cache(x)])
     assert text.startswith(
-        "128.9 KiB of 515.6 KiB of rows in files are kept in memory (half of the 609.4 KiB that were"
+        "128.9 KiB of 515.6 KiB of rows in files are kept in memory (half of the 593.8 KiB that were"
     )
     assert text.endswith("divided by 2 ranks)")
     store.put_tensor(files.open(tmp_path / "z.npy"), group_name=None, attr_name="z", index=None)

@@ -87,10 +87,10 @@ def read_with_another_rank(folder):
     loader, cache, alike = NeighborLoader(data, [5, 5], device="cuda", **options), file_cache(data.x), []
     for _ in range(3):
         alike += [torch.equal(batch.x.cpu(), x[batch.n_id.cpu()]) for batch in loader]
-        wait_for(lambda: cache._kept.number > 0 and not cache.is_renewing)
+        wait_for(lambda: cache.has_chosen and not cache.is_renewing)
     Path(folder, f"read {rank}").touch()
     wait_for(lambda: len(list(Path(folder).glob("read *"))) == 2)  # the memory lives as long as a rank uses it
-    kept = cache._kept._segment.id, cache.take_counts()[1], loader.placement.features[0].cache_bytes
+    kept = cache._segment.id, cache.take_counts()[1], loader.placement.features[0].cache_bytes
     return all(alike), len(alike), *kept, str(loader.stats())
 
 

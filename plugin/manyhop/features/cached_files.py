@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.kept_rows import KeptRows
 from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
 from manyhop.features.sources import HitCounts
 from manyhop.memory.known import known, known_if_any
@@ -38,33 +36,59 @@ CacheSize: TypeAlias = float | int | Literal["auto"]
 VISITS_PER_ROW = 8
 """Requested rows per cached row: enough to separate frequent rows from others."""
 
+_LINE = 64  # bytes of the header of a cache
 _SMALLEST_ROW = 64  # bytes; a page has too many shorter ones for a cache to save time
 _AT_ONCE = 2048  # rows that the system reads before they are copied
-_PIECES = 8  # of new rows, one published after the other
 _AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
-_GRACE = 0.001  # seconds for gathers to copy rows that are about to be replaced; later ones read the file instead
 _WHAT, _REMEDY = "A cache of rows", "Pass a smaller cache."
 
 
 class FileCache:
     """Rows of one mapped tensor that memory keeps. Threads and processes may gather while the rows are changed.
 
+    Readers need no locks, and there is one writer at a time. An even number in the header is the number of changes. A
+    writer makes it odd before it removes rows, and even again when no slot refers to them; only then are their slots
+    written to. A reader discards the rows that it has copied if the number was odd before, or is a different one
+    afterwards. If a writer is killed, the next one continues; the system takes back its lock.
+
     Args:
         layout: where the consecutive rows of the tensor are.
-        kept: the cached rows.
+        memory: ``[FileCache.memory_bytes(...)] uint8``, zeros, or the state of a cache that other processes use.
+        capacity: number of rows that it has memory for, at least 1.
         version: of the tensor; a tensor that was written to differs from its file.
+        segment: the segment of the memory, if processes share it.
         why: where the capacity comes from; empty: from the user.
         mapping: object that keeps the layout valid, in addition to the tensor.
     """
 
-    def __init__(self, layout: RowLayout, kept: KeptRows, version: int, why: str = "", mapping: Any = None) -> None:
+    def __init__(
+        self,
+        layout: RowLayout,
+        memory: Tensor,
+        capacity: int,
+        version: int,
+        segment: Segment | None = None,
+        why: str = "",
+        mapping: Any = None,
+    ) -> None:
         from manyhop.system.paging import advise_random
 
-        advise_random(layout.address, layout.num_rows * layout.row_bytes)
-        self.capacity, self.version, self.why = kept.capacity, version, why
-        self._layout, self._kept, self._mapping = layout, kept, mapping
-        self._counts, self._renewing = HitCounts(), threading.Lock()
+        num_rows, width = layout.num_rows, layout.row_bytes
+        advise_random(layout.address, num_rows * width)
+        self.capacity, self.version, self.why = capacity, version, why
+        self._layout, self._segment, self._mapping = layout, segment, mapping
+        self._header = memory[:16].view(torch.int64).numpy()  # number of changes, rows requested since the last one
+        self._slots = memory[_LINE : _LINE + 4 * num_rows].view(torch.int32)
+        """``[num_rows]``: 1 + the slot of a cached row; 0: not cached."""
+        self._visits = memory[_LINE + 4 * num_rows :][:num_rows]
+        self._rows = memory[len(memory) - capacity * width :]
+        self._counts, self._counting, self._renewing = HitCounts(), threading.Lock(), threading.Lock()
         self._is_new = True
+
+    @staticmethod
+    def memory_bytes(layout: RowLayout, capacity: int) -> int:
+        """Return the bytes of memory: 5 per row of the table, and the cached rows."""
+        return -(-(_LINE + 5 * layout.num_rows) // _LINE) * _LINE + capacity * layout.row_bytes
 
     def gather(self, request: RowRequest, pool: BufferPool) -> Tensor:
         """Return rows ``[count, ...]``.
@@ -73,34 +97,39 @@ class FileCache:
             FeatureError: a row number is out of range.
         """
         from manyhop.features.cpu_kernels import move_rows
+        from manyhop.features.cpu_lookup import find_rows, load
         from manyhop.system.paging import prefetch_rows
 
-        layout, kept, index = self._layout, self._kept, request.index.contiguous()
+        layout, index, counts = self._layout, request.index.contiguous(), not _current.counts_nothing
         count, width = index.numel(), layout.row_bytes
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
-        rows = found.data_ptr()
+        rows, header = found.data_ptr(), self._header.ctypes.data
         positions = rows + 8 * count
-        number, hits = kept.find(index, rows, positions, counts=not _current.counts_nothing)
+        number = load(header)
+        hits = find_rows(
+            index.data_ptr(), index.dtype == torch.int64, count, layout.num_rows, self._slots.data_ptr(),
+            self._visits.data_ptr() if counts else 0, rows, positions,
+        )  # fmt: skip
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
-            kept.count_requested(count)
+            self._count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
-        if not kept.copy(rows, positions, hits, out, number):  # replaced in the meantime: the file has them
+        move_rows(self._rows.data_ptr(), rows, out.data_ptr(), positions, hits, width)
+        if number % 2 or load(header) != number:  # removed in the meantime: the file has them
             found[0, :hits] = index[found[1, :hits]]
             hits = 0
         for begin in range(hits, count, _AT_ONCE):
             end = min(begin + _AT_ONCE, count)
             prefetch_rows(layout.address, width, rows + 8 * end, min(_AT_ONCE, count - end))
             move_rows(layout.address, rows + 8 * begin, out.data_ptr(), positions + 8 * begin, end - begin, width)
-        if _current.counts_nothing:
-            return out
-        self._counts.add(count, hits)
-        _current.requested, _current.hits = _current.requested + count, _current.hits + hits
-        if kept.count_requested(count) >= self._wanted:
-            self.renew(request.source)
+        if counts:
+            self._counts.add(count, hits)
+            _current.requested, _current.hits = _current.requested + count, _current.hits + hits
+            if self._count_requested(count) >= self._wanted:
+                self.renew(request.source)
         return out
 
     def renew(self, source: Any) -> None:
@@ -130,12 +159,17 @@ class FileCache:
     @property
     def is_shared(self) -> bool:
         """Return whether it is one for all ranks of the node."""
-        return self._kept.is_shared
+        return self._segment is not None
+
+    @property
+    def has_chosen(self) -> bool:
+        """Return whether the first rows were selected."""
+        return bool(self._header[0] > 0)
 
     @property
     def has_enough_counts(self) -> bool:
         """Return whether enough rows were requested to find the frequent ones, or the first ones are chosen."""
-        return self._kept.number > 0 or self._kept.num_requested >= VISITS_PER_ROW * self.capacity
+        return self.has_chosen or bool(self._header[1] >= VISITS_PER_ROW * self.capacity)
 
     @property
     def is_renewing(self) -> bool:
@@ -151,47 +185,73 @@ class FileCache:
         """Return the requested rows and the hits since the last call."""
         return self._counts.take()
 
+    def cached_ids(self) -> Tensor:
+        """Return the rows that memory has now, ``[count] int64``, ascending."""
+        return self._slots.nonzero()[:, 0]
+
     @property
     def _wanted(self) -> int:
         """Return the number of requested rows before rows are selected; the first ones are selected soon."""
-        return (VISITS_PER_ROW if self._kept.number > 0 else 1) * self.capacity
+        return (VISITS_PER_ROW if self.has_chosen else 1) * self.capacity
+
+    def _count_requested(self, count: int) -> int:
+        """Return about how many rows were requested since rows were selected: processes may overwrite each other."""
+        with self._counting:
+            total = int(self._header[1]) + count
+            self._header[1] = total
+        return total
 
     def _renew(self, source: Any) -> None:
         try:
-            with self._kept.writing() as is_alone:
-                if is_alone and (self._kept.number == 0 or self._kept.num_requested >= self._wanted):
-                    self._change_to(self._kept.choose())
+            with self._writing() as is_alone:
+                if is_alone and (not self.has_chosen or self._header[1] >= self._wanted):
+                    self._change()
         finally:
             self._renewing.release()
 
-    def _change_to(self, chosen: Tensor) -> None:
-        """Keep these rows (``[count] int64``, ascending) instead of others."""
+    @contextmanager
+    def _writing(self) -> Iterator[bool]:
+        """Exclude other writers in the body; yields false if there is one: then do not write."""
+        if self._segment is None:
+            yield True
+            return
+        import fcntl
+
+        with open(f"/proc/self/fd/{self._segment.fd}", "r+b", buffering=0) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may also have it open
+
+    def _change(self) -> None:
+        """Cache the rows that were requested most often instead of others."""
+        from manyhop.features.cpu_lookup import choose_rows, keep_rows, store
         from manyhop.system.paging import prefetch_rows
 
-        kept, layout = self._kept, self._layout
-        old, old_slots = kept.latest()
-        stays = _is_in(old, chosen)
-        new = chosen[~_is_in(chosen, old)]
-        ids, slots = old[stays], old_slots[stays]
-        free = torch.ones(self.capacity, dtype=torch.bool)
-        free[slots] = False
-        free_slots = free.nonzero()[:, 0]
-        if len(ids) < len(old):
-            kept.publish(ids, slots)
-            time.sleep(_GRACE)
-        kept.end_older()
-        size = max(_AT_ONCE * 32, -(-len(new) // _PIECES))
-        for begin in range(0, len(new), size):
-            piece, places = new[begin : begin + size], free_slots[begin : begin + size][: len(new) - begin]
-            for k in range(0, len(piece), _AT_ONCE):
-                if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
-                    return
-                rows = piece[k : k + _AT_ONCE]
-                prefetch_rows(layout.address, layout.row_bytes, rows.data_ptr(), len(rows))
-                kept.write(layout.address, rows, places[k : k + _AT_ONCE])
-            ids, order = torch.sort(torch.cat([ids, piece]))
-            slots = torch.cat([slots, places])[order]
-            kept.publish(ids, slots)
+        layout, slots, header = self._layout, self._slots, self._header.ctypes.data
+        come = torch.empty(self.capacity, dtype=torch.int64, device="cpu")
+        number = int(self._header[0]) | 1
+        store(header, number)
+        count = choose_rows(self._visits.data_ptr(), layout.num_rows, slots.data_ptr(), self.capacity, come.data_ptr())
+        store(header, number + 1)
+        self._header[1] = 0
+        free = torch.ones(self.capacity, dtype=torch.bool, device="cpu")
+        free[slots[slots > 0].long() - 1] = False
+        places = free.nonzero()[:, 0]
+        for begin in range(0, count, _AT_ONCE):
+            if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
+                return
+            rows = come[begin : min(begin + _AT_ONCE, count)]
+            prefetch_rows(layout.address, layout.row_bytes, rows.data_ptr(), len(rows))
+            keep_rows(
+                layout.address, rows.data_ptr(), len(rows), layout.row_bytes, self._rows.data_ptr(),
+                places[begin:].data_ptr(), slots.data_ptr(),
+            )  # fmt: skip
 
 
 def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
@@ -207,7 +267,7 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
         sources: tensors or arrays in mapped files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
             size. With ``"auto"``, half of the memory that is available now, divided by the ranks of this node if each
-            has its own cache. In addition to the rows, 1.5 bytes per row of the file and 16 per cached row are needed.
+            has its own cache. In addition to the rows, 5 bytes per row of the file are needed.
 
     Raises:
         InputError: a size out of range.
@@ -239,18 +299,19 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
 def _make_cache(
     layout: RowLayout, place: FilePlace | None, capacity: int, version: int, why: str, for_size: Any
 ) -> FileCache:
-    rows = layout.num_rows, layout.row_bytes, capacity
-    nbytes, segment = KeptRows.nbytes(*rows), None
+    nbytes, segment = FileCache.memory_bytes(layout, capacity), None
     if place is not None:
-        segment = node_segment(f"rows {place} {rows}", nbytes, lambda memory: None, what=_WHAT, remedy=_REMEDY)
+        key = f"rows {place} {layout.num_rows} {layout.row_bytes} {capacity}"
+        segment = node_segment(key, nbytes, lambda memory: None, what=_WHAT, remedy=_REMEDY)
     if place is None or segment is None:
         require_memory(_WHAT, nbytes, _REMEDY)
-        return FileCache(layout, KeptRows(torch.zeros(nbytes, dtype=torch.uint8), *rows), version, why)
+        return FileCache(layout, torch.zeros(nbytes, dtype=torch.uint8), capacity, version, why=why)
     # Others read the rows that this process writes, so it reads the file, not the tensor, whose pages it may change.
     file = map_again(place)
-    layout = replace(layout, address=file.ctypes.data)
-    kept = KeptRows(torch.from_numpy(segment.memory), *rows, segment)
-    return FileCache(layout, kept, version, why, (file, for_size))
+    memory = torch.from_numpy(segment.memory[:nbytes])
+    return FileCache(
+        replace(layout, address=file.ctypes.data), memory, capacity, version, segment, why, (file, for_size)
+    )
 
 
 def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
@@ -278,9 +339,7 @@ def _fitting_memory(
     else:
         ranks = max(world.current().local_world_size, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
         of_ranks = f", divided by {ranks} ranks" if ranks > 1 else ""
-    for_counts = sum(2 * layout.num_rows for layout in layouts)
-    row_bytes = min((layout.row_bytes for layout in layouts), default=1)
-    size = max(0, int(_AUTO_SHARE * free) // ranks - for_counts) * row_bytes // (row_bytes + 16)
+    size = max(0, int(_AUTO_SHARE * free) // ranks - 5 * sum(layout.num_rows for layout in layouts))
     return size, f"half of the {in_units(free)} that were available{of_ranks}", agreed
 
 
@@ -352,10 +411,3 @@ def _layout(source: Any) -> RowLayout | None:
     layout = row_layout(source, "a cached tensor")
     plain = layout is not None and layout.device.type == "cpu" and layout.stride == layout.row_bytes
     return layout if plain and layout is not None and layout.row_bytes >= _SMALLEST_ROW else None
-
-
-def _is_in(ids: Tensor, others: Tensor) -> Tensor:
-    """Return which of the ids are among others; both ascending."""
-    if not len(others):
-        return torch.zeros(len(ids), dtype=torch.bool)
-    return others[torch.searchsorted(others, ids).clamp_(max=len(others) - 1)] == ids

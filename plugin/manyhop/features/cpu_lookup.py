@@ -1,4 +1,4 @@
-"""Lookups of rows in caches of host memory and in the parts of nodes. Importing this module imports numba."""
+"""Lookups of rows in caches of files and in the parts of nodes. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from manyhop.features.cpu_kernels import copy_rest
 from manyhop.system.numba_kernels import fence, helper, i32, i64, kernel, u8, u64
 
 _MOST_VISITS = 255
@@ -37,50 +38,17 @@ def store(address: int, value: int) -> None:
     fence()
 
 
-@kernel("void(int64, int64, int64, int64)")
-def index_rows(rows: int, count: int, num_rows: int, groups: int) -> None:
-    """Write the groups of ``HotRows``, as ``HotRows.of`` does, in a tenth of the time.
-
-    Args:
-        rows: address of ``[count]`` row numbers, ascending and unique.
-        count: how many.
-        num_rows: rows of the table.
-        groups: address of ``[ceil(num_rows / 64), 2]``, zeros.
-    """
-    num_words = (num_rows + 63) // 64
-    row, words = i64(rows, count), u64(groups, 2 * num_words)
-    for i in range(count):
-        words[2 * (row[i] >> 6)] |= np.uint64(1) << np.uint64(row[i] & 63)
-    total = np.uint64(0)
-    for word in range(num_words):
-        words[2 * word + 1] = total
-        total += np.uint64(ones(words[2 * word]))
-
-
-@kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64)")
+@kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64)")
 def find_rows(
-    index: int,
-    wide: bool,
-    count: int,
-    num_rows: int,
-    groups: int,
-    slots: int,
-    capacity: int,
-    visits: int,
-    rows: int,
-    positions: int,
+    index: int, wide: bool, count: int, num_rows: int, slots: int, visits: int, rows: int, positions: int
 ) -> int:
     """Sort the entries of an index: cached rows first, then the others. Count visits.
-
-    The index may be written at the same time. The results are useless then, but all slots are in range.
 
     Args:
         index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
         count: how many.
         num_rows: rows of the table.
-        groups: address of the groups of ``HotRows``.
-        slots: address of ``[capacity]``: slot of each row of the index.
-        capacity: number of slots.
+        slots: address of ``[num_rows] int32``: 1 + the slot of a cached row, 0 of others.
         visits: address of ``[num_rows] uint8``: number of requests of each row, at most 255. 0: not counted.
         rows: address of ``[count]``, written: slot, or row number.
         positions: address of ``[count]``, written: which entries of the index these are.
@@ -88,8 +56,7 @@ def find_rows(
     Returns:
         Number of cached rows; -1 - i, if row number i is the first that is out of range.
     """
-    wide_ids, narrow_ids = i64(index, count), i32(index, count)
-    words, slot = u64(groups, 2 * ((num_rows + 63) // 64)), u64(slots, capacity)
+    wide_ids, narrow_ids, slot = i64(index, count), i32(index, count), i32(slots, num_rows)
     visit, row, at = u8(visits, num_rows), i64(rows, count), i64(positions, count)
     kept, end = 0, count
     for i in range(count):
@@ -98,13 +65,9 @@ def find_rows(
             return -1 - i
         if visits != 0 and visit[id] < _MOST_VISITS:
             visit[id] += 1
-        word, bit = words[2 * (id >> 6)], np.uint64(id & 63)
-        place = np.uint64(capacity)
-        if (word >> bit) & np.uint64(1):
-            rank = words[2 * (id >> 6) + 1] + np.uint64(ones(word & ((np.uint64(1) << bit) - np.uint64(1))))
-            place = slot[rank] if rank < np.uint64(capacity) else place
-        if place < np.uint64(capacity):
-            row[kept], at[kept] = np.int64(place), i
+        place = np.int64(slot[id])
+        if place > 0:
+            row[kept], at[kept] = place - 1, i
             kept += 1
         else:
             end -= 1
@@ -113,53 +76,70 @@ def find_rows(
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def choose_rows(visits: int, num_rows: int, groups: int, most: int, rows: int) -> int:
+def choose_rows(visits: int, num_rows: int, slots: int, most: int, rows: int) -> int:
     """Choose the rows that were visited most often, and halve the visits of all: old visits count less.
 
     Among rows with equal visits, cached rows precede others, and lower numbers precede higher ones. Rows without visits
-    are not added.
+    are not added. The slots of cached rows that are not chosen become 0.
 
     Args:
         visits: address of ``[num_rows] uint8``.
         num_rows: rows of the table.
-        groups: address of the groups of ``HotRows``: the cached rows.
+        slots: as in :func:`find_rows`.
         most: largest number of rows, at least 1.
-        rows: address of ``[most]``, written: the rows, ascending.
+        rows: address of ``[most]``, written: the chosen rows that are not cached, ascending.
 
     Returns:
         How many.
     """
-    visit, words, row = u8(visits, num_rows), u64(groups, 2 * ((num_rows + 63) // 64)), i64(rows, most)
+    visit, slot, row = u8(visits, num_rows), i32(slots, num_rows), i64(rows, most)
     counts, kept = np.zeros(256, np.int64), np.zeros(256, np.int64)
     for i in range(num_rows):
-        is_kept = (words[2 * (i >> 6)] >> np.uint64(i & 63)) & np.uint64(1)
         counts[visit[i]] += 1
-        kept[visit[i]] += np.int64(is_kept)
+        kept[visit[i]] += np.int64(slot[i] != 0)
     least, room = 255, most
     while least > 0 and counts[least] <= room:
         room -= counts[least]
         least -= 1
     stay = min(room, kept[least])  # of the rows that were visited ``least`` times
     come = min(room - stay, counts[least] - kept[least]) if least > 0 else 0
-    total = 0
+    new = total = 0
     for i in range(num_rows):
-        times = visit[i]
+        times, cached = visit[i], slot[i] != 0
         visit[i] = times >> 1
-        if times < least:
+        found = stay if cached else come
+        if total == most or times < least or (times == least and found == 0):
+            slot[i] = 0
             continue
+        total += 1  # never above ``most``, although visits are still being counted
         if times == least:
-            if (words[2 * (i >> 6)] >> np.uint64(i & 63)) & np.uint64(1):
-                if stay == 0:
-                    continue
-                stay -= 1
-            else:
-                if come == 0:
-                    continue
-                come -= 1
-        if total < most:  # visits are still being counted
-            row[total] = i
-            total += 1
-    return total
+            stay -= np.int64(cached)
+            come -= np.int64(not cached)
+        if not cached:
+            row[new] = i
+            new += 1
+    return new
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
+def keep_rows(source: int, rows: int, count: int, row_bytes: int, target: int, places: int, slots: int) -> None:
+    """Copy rows of a table to unused slots, and let :func:`find_rows` find them.
+
+    Args:
+        source: address of row 0.
+        rows: address of ``[count]`` row numbers.
+        count: how many.
+        row_bytes: bytes of a row.
+        target: address of slot 0.
+        places: address of ``[count]`` slots.
+        slots: as in :func:`find_rows`.
+    """
+    row, place = i64(rows, count), i64(places, count)
+    for i in range(count):
+        copy_rest(target + place[i] * row_bytes, source + row[i] * row_bytes, 0, row_bytes)
+    fence()
+    for i in range(count):
+        i32(slots + 4 * row[i], 1)[0] = place[i] + 1
 
 
 _HASH = 0x9E3779B97F4A7C15
