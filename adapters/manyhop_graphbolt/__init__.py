@@ -5,45 +5,34 @@ needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
 from manyhop_dgl.samplers.keys import seed
-from manyhop_graphbolt.datasets.dataset import Dataset, OnDiskDataset, OnDiskTask, Task
+from manyhop_graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
-from manyhop_graphbolt.datasets.ready_made import BuiltinDataset
 from manyhop_graphbolt.features.cached import (
     CPUCachedFeature,
     GPUCachedFeature,
     cpu_cached_feature,
     gpu_cached_feature,
 )
-from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
-from manyhop_graphbolt.features.on_disk import (
-    OnDiskFeatureData,
-)
+from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore
+from manyhop_graphbolt.features.on_disk import OnDiskFeatureData
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
-from manyhop_graphbolt.graph.make import (
-    from_dglgraph,
-    fused_csc_sampling_graph,
-)
+from manyhop_graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph
 from manyhop_graphbolt.graph.subgraph import (
     CSCFormatBase,
     SampledSubgraph,
     SampledSubgraphImpl,
+    add_reverse_edges,
+    compact_csc_format,
+    unique_and_compact,
+    unique_and_compact_csc_formats,
 )
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
 from manyhop_graphbolt.loader.loader import DataLoader
-from manyhop_graphbolt.pipes import functional_datapipe
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.functional import (
-    add_reverse_edges,
-    compact_csc_format,
-    exclude_seed_edges,
-    unique_and_compact,
-    unique_and_compact_csc_formats,
-)
 from manyhop_graphbolt.stages.sampling import (
-    InSubgraphSampler,
     LayerNeighborSampler,
     NeighborSampler,
     SubgraphSampler,
@@ -55,6 +44,7 @@ from manyhop_graphbolt.stages.stage import (
     NegativeSampler,
     SeedEdgesExcluder,
     UniformNegativeSampler,
+    exclude_seed_edges,
 )
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
@@ -85,7 +75,6 @@ __all__ = [
     "GBWarning",
     "GPUCachedFeature",
     "HeteroItemSet",
-    "InSubgraphSampler",
     "ItemSampler",
     "ItemSet",
     "ItemSetDict",
@@ -114,12 +103,10 @@ __all__ = [
     "etype_tuple_to_str",
     "exclude_seed_edges",
     "from_dglgraph",
-    "functional_datapipe",
     "fused_csc_sampling_graph",
     "gpu_cached_feature",
     "minibatcher_default",
     "preprocess_ondisk_dataset",
-    "read_many",
     "seed",
     "unique_and_compact",
     "unique_and_compact_csc_formats",

@@ -18,7 +18,6 @@ Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
 
 _functions: dict[str, Any] = {}
-_OF_OVERLAP = ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_data", "sample_per_layer")
 
 
 class DataPipe(IterDataPipe[Any]):
@@ -28,11 +27,6 @@ class DataPipe(IterDataPipe[Any]):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_OVERLAP:
-            raise AttributeError(
-                f"manyhop_dgl.graphbolt has no stage {name!r}, which GraphBolt uses to overlap its stages. Here they "
-                "always overlap. Leave it out."
-            )
         if name in _functions:
             return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))
         if name in GONE:
@@ -63,20 +57,16 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
     return register
 
 
-def move(
-    value: object, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None
-) -> object:
-    """Move everything in ``value`` that can be moved to a device."""
+def move(value: object, device: torch.device | str, non_blocking: bool, known: dict[int, object]) -> object:
+    """Move everything in ``value`` that can be moved to a device; ``known`` has the copies of tensors, by their id."""
 
     def move_one(part: object) -> object:
         if isinstance(part, Tensor):
-            if known is None:
-                return part.to(device, non_blocking=non_blocking)
             if id(part) not in known:
                 known[id(part)] = part.to(device, non_blocking=non_blocking)
             return known[id(part)]
         if isinstance(part, Movable):
-            return part.moved(device, non_blocking=non_blocking, known=known)
+            return part.moved(device, non_blocking, known)
         return part.to(device) if hasattr(part, "to") else part
 
     return apply_nested(value, move_one)
@@ -85,30 +75,17 @@ def move(
 class Movable(Composite):
     """The base of objects whose attributes can be moved in place."""
 
-    def moved(
-        self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None
-    ) -> M:
+    def moved(self: M, device: torch.device | str, non_blocking: bool, known: dict[int, object]) -> M:
         """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
         for name in self.moving():
             value = getattr(self, name)
             if value is not None:  # as most are, of a minibatch
-                setattr(self, name, move(value, device, non_blocking=non_blocking, known=known))
+                setattr(self, name, move(value, device, non_blocking, known))
         return self
 
     def to(self: M, device: torch.device | str, non_blocking: bool = False) -> M:
         """Move the attributes to a device, in place; return ``self``."""
-        return self.moved(device, non_blocking=non_blocking, known={})
-
-    def pin_memory(self: M) -> M:
-        """Pin the memory of all attributes, in place; return ``self``."""
-        for name in vars(self):
-            setattr(self, name, pin(getattr(self, name)))
-        return self
-
-
-def pin(value: object) -> object:
-    """Pin everything in ``value`` that can be pinned."""
-    return apply_nested(value, lambda part: part.pin_memory() if hasattr(part, "pin_memory") else part)
+        return self.moved(device, non_blocking, {})
 
 
 def show(title: str, named: dict[str, object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -19,6 +19,21 @@ Fanout: TypeAlias = int | Sequence[int] | Tensor
 """Edges per node of one layer: of all types together, or ``[num_edge_types]``."""
 Features: TypeAlias = dict[Any, Tensor]
 """Feature name, or ``(type, feature name)`` -> rows ``[n, ...]``."""
+
+
+def by_type(value: object) -> dict[Any, Any]:
+    """Return values by type; an untyped value has the type ``None``, and ``None`` no values."""
+    return {} if value is None else dict(value) if isinstance(value, Mapping) else {None: value}
+
+
+def as_given(values: dict[Any, Any]) -> Any:
+    """Undo :func:`by_type`."""
+    return values.get(None, values)
+
+
+def ends_of(kind: str | None) -> tuple[Any, Any]:
+    """Return the node types of the two ends of an edge type; ``None`` twice for untyped edges."""
+    return (None, None) if kind is None else etype_str_to_tuple(kind)[::2]
 
 
 class GBWarning(UserWarning):
@@ -41,11 +56,18 @@ GONE = {
     "isin": "torch.isin",
     "FusedSampledSubgraphImpl": "SampledSubgraphImpl",
     "LegacyDataset": "from_dglgraph(g), a BasicFeatureStore and item sets",
+    "InSubgraphSampler": "NeighborSampler(datapipe, graph, [-1])",
+    "sample_in_subgraph": "sample_neighbor(graph, [-1])",
+    "in_subgraph": "sample_neighbors(nodes, -1)",
     "TemporalLayerNeighborSampler": "TemporalNeighborSampler",
     "temporal_sample_layer_neighbor": "temporal_sample_neighbor",
     "temporal_sample_layer_neighbors": "temporal_sample_neighbors",
     "expand_indptr": "torch.repeat_interleave",
     "index_select": "tensor[index]",
+    **dict.fromkeys(
+        ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_data", "sample_per_layer"),
+        "none of the stages by which GraphBolt overlaps others: here they always overlap",
+    ),
 }
 """Names of GraphBolt that are not supported, and their replacements."""
 

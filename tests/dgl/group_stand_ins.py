@@ -41,11 +41,11 @@ class StandIn:
 def gb_on_stand_in(monkeypatch):
     """Let GraphBolt's loaders take the way of GPUs; return a list of the sizes of their groups."""
     import manyhop_dgl.graphbolt as gb
-    from manyhop_graphbolt.loader import loader, source
+    from manyhop_graphbolt.loader import chain, loader
 
     sizes = []
     stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(loader, "gpu_of", lambda pipe: CPU)
-    monkeypatch.setattr(source, "placed_engine", lambda placed, spec: StandIn(placed.graph, spec, sizes))
+    monkeypatch.setattr(chain, "placed_engine", lambda placed, spec: StandIn(placed.graph, spec, sizes))
     monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
     return sizes

@@ -3,10 +3,8 @@
 import os
 import re
 import sys
-import textwrap
 import types
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from gb_graphs import random_graph
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
-from manyhop_graphbolt.features import on_disk
 
 yaml = pytest.importorskip("yaml")
 
@@ -288,42 +285,8 @@ def test_parts_may_be_missing(tmp_path):
         assert dataset.load().graph is None
 
 
-def test_edges_without_pyarrow(tmp_path, monkeypatch):
-    def missing(self):
-        raise MissingExtraError("pyarrow", "files", "Reading CSV files")
-
-    edges, _ = write_homogeneous(tmp_path)
-    monkeypatch.setattr(on_disk.Table, "columns", missing)
-    assert torch.equal(on_disk.read_edges(tmp_path / "edges" / "all.csv", "csv"), edges)
-    (tmp_path / "bad.csv").write_text("1,x\n")
-    with pytest.raises(InputError, match="two columns of integers"):
-        on_disk.read_edges(tmp_path / "bad.csv", "csv")
-
-
-def test_a_batch_of_a_dataset(tmp_path):
-    write_homogeneous(tmp_path)
-    dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
-    task = dataset.tasks[0]
-    pipe = gb.ItemSampler(task.train_set, batch_size=8, shuffle=True, seed=0)
-    pipe = pipe.sample_neighbor(dataset.graph, [3, 2]).fetch_feature(dataset.feature, node_feature_keys=["x"])
-    batches = list(gb.DataLoader(pipe))
-    assert sorted(torch.cat([batch.seeds for batch in batches]).tolist()) == list(range(20))
-    rows = torch.from_numpy(np.load(tmp_path / "data" / "x.npy"))
-    for batch in batches:
-        assert torch.equal(batch.node_features["x"], rows[batch.input_nodes])
-        assert torch.equal(batch.labels, batch.seeds % 3)
-
-
 def test_yaml_is_an_extra(tmp_path, monkeypatch):
     write_homogeneous(tmp_path)
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingExtraError, match=re.escape(pip_install("dgl"))):
         gb.OnDiskDataset(tmp_path)
-
-
-def test_the_example_of_the_documentation(tmp_path):
-    """The description in docs/dgl/graphbolt.md is one that can be read."""
-    text = (Path(__file__).parents[2] / "docs" / "dgl" / "graphbolt.md").read_text()
-    block = text.split("```yaml\n", 1)[1].split("```", 1)[0]
-    config = yaml.safe_load(textwrap.dedent(block))
-    assert {"dataset_name", "graph", "feature_data", "tasks"} <= set(config)

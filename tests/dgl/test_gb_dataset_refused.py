@@ -30,80 +30,88 @@ def test_files_of_edges(tmp_path):
         on_disk.read_edges(tmp_path / "flat.npy", "torch")
 
 
-def sets_of(dataset):
-    return [(task.train_set, task.validation_set, task.test_set) for task in dataset.tasks]
+NODES, LINES = [{"num": 40}], [{"format": "csv", "path": "edges/all.csv"}]
+X = {"domain": "node", "name": "x", "format": "numpy", "path": "data/x.npy"}
+P = {"domain": "edge", "name": "p", "format": "numpy", "path": "data/p.npy"}
+IDS = {"format": "numpy", "path": "set/test_ids.npy"}
 
 
-def test_descriptions_that_are_refused_by_their_content(tmp_path):
+def graph(nodes=NODES, edges=LINES, **more):
+    return {"graph": {"nodes": nodes, "edges": edges, **more}}
+
+
+def features(**changes):
+    return {"feature_data": [{**X, **changes}]}
+
+
+def sets(*entries):
+    return {"tasks": [{"train_set": list(entries)}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"graph": None}, "does not contain graph field"),
+        ({"graph": {"nodes": NODES}}, "'nodes' and 'edges'"),
+        (graph([{"num": 1, "type": "a"}]), "types for all nodes"),
+        (graph([{"num": "many"}]), "number of nodes"),
+        (graph([{}]), "Expected 'num'"),
+        (graph([40]), "entry of nodes .* to be a mapping"),
+        (graph([{"num": 40, "typ": 1}]), r"only \['num', 'type'\] in nodes"),
+        (graph([{"num": 3}]), r"source nodes of .*all.csv in \[0, 3\)"),
+        (graph([{"num": 40, "type": "a"}] * 2, [{**LINES[0], "type": "a:x:a"}]), "each type .* once"),
+        (graph(edges=[{"format": "csv"}]), "Expected 'path'"),
+        (graph(edges=[{**LINES[0], "sorted": True}]), "only .* in edges"),
+        (graph(edges=[{"format": "csv", "path": "missing.csv"}]), "missing.csv: Expected this file"),
+        (graph(edges=[{"format": "csv", "path": "../x.csv"}]), "lead into its folder"),
+        (graph(feature_data=[{**P, "path": "data/t.npy"}]), "Expected 200 rows, one per edge, got 40"),
+        (graph(feature_data=[P, P]), "once, got 'p' twice"),
+        (features(path="/etc/passwd"), "lead into its folder"),
+        (features(path="data/none.npy"), "Expected this file of the dataset"),
+        (features(path="data/p.npy"), "Expected 40 rows of node feature 'x'.*got 200"),
+        (features(format="csv"), r"the format of .*x.npy to be one of \['torch', 'numpy'\], got 'csv'"),
+        (features(type="user"), "to be of no type, got 'user'"),
+        (features(in_memory="false"), "in_memory of .*x.npy as true or false"),
+        ({"feature_data": [{"domain": "node"}]}, "Expected 'name' in each entry of feature_data"),
+        ({"feature_data": ["x"]}, "to be a mapping"),
+        ({"feature_data": [X, X]}, "once, got .* twice"),
+        ({"tasks": ["x"]}, "each entry of tasks in metadata.yaml to be a mapping, got 'x'"),
+        ({"tasks": [{"train_set": IDS}]}, "list of the entries of a set in metadata.yaml, got {'format'"),
+        (sets({"type_name": "a", "data": []}), r"only \['data', 'type'\]"),
+        (sets({"data": []}), "at least one entry"),
+        *((sets(*({"type": t, "data": [IDS]} for t in types)), "a different type") for types in ("aa", ["a", None])),
+        (sets({"data": [{**IDS, "in_memory": "no"}]}), "in_memory of .* as true or false"),
+    ],
+    ids=str,
+)
+def test_descriptions_that_are_refused(tmp_path, changes, message):
     _, good = write_homogeneous(tmp_path)
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, **changes}))
+    with pytest.raises((InputError, GraphError), match=message):
+        gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load()
 
-    def check(error, message, **changes):
-        (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, **changes}))
-        with pytest.raises(error, match=message):
-            sets_of(gb.OnDiskDataset(tmp_path, include_original_edge_id=True).load())
 
-    graph, feature = good["graph"], good["feature_data"][0]
-    nodes, lines = graph["nodes"], graph["edges"]
-    check(InputError, "does not contain graph field", graph=None)
-    check(InputError, "'nodes' and 'edges'", graph={"nodes": nodes})
-    check(InputError, "types for all nodes", graph={"nodes": [{"num": 1, "type": "a"}], "edges": lines})
-    check(InputError, "number of nodes", graph={"nodes": [{"num": "many"}], "edges": lines})
-    check(InputError, "Expected 'num'", graph={"nodes": [{}], "edges": lines})
-    check(InputError, "Expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}]})
-    check(GraphError, r"source nodes of .*all.csv in \[0, 3\)", graph={"nodes": [{"num": 3}], "edges": lines})
-    check(
-        InputError,
-        "missing.csv: Expected this file",
-        graph={**graph, "edges": [{"format": "csv", "path": "missing.csv"}]},
-    )
-    check(InputError, "lead into its folder", graph={**graph, "edges": [{"format": "csv", "path": "../x.csv"}]})
-    check(InputError, "lead into its folder", feature_data=[{**feature, "path": "/etc/passwd"}])
-    check(InputError, "Expected this file of the dataset", feature_data=[{**feature, "path": "data/none.npy"}])
-    check(InputError, "the format of feature 'x'", feature_data=[{**feature, "format": "csv"}])
-    check(InputError, "to be of no type, got 'user'", feature_data=[{**feature, "type": "user"}])
-    check(
-        InputError, r"Expected 40 rows of node feature 'x'.*got 200", feature_data=[{**feature, "path": "data/p.npy"}]
-    )
-    check(InputError, "feature_data in metadata.yaml", feature_data=[{"domain": "node"}])
-    check(InputError, "to be a mapping", feature_data=["x"])
-    wrong = [{"domain": "edge", "name": "p", "format": "numpy", "path": "data/t.npy"}]
-    check(GraphError, "Expected 200 rows, one per edge, got 40", graph={**graph, "feature_data": wrong})
-    check(InputError, r"only \['num', 'type'\] in nodes", graph={"nodes": [{"num": 40, "typ": 1}], "edges": lines})
-    check(InputError, r"only .* in edges", graph={"nodes": nodes, "edges": [{**lines[0], "sorted": True}]})
-    check(InputError, "a mapping for each entry", graph={"nodes": [40], "edges": lines})
-    check(InputError, r"only \['data', 'type'\]", tasks=[{"train_set": [{"type_name": "a", "data": []}]}])
+def test_unknown_entries_are_named(tmp_path):
+    _, good = write_homogeneous(tmp_path)
+    (tmp_path / "metadata.yaml").write_text(yaml.safe_dump({**good, "tsks": [], "graph": {**good["graph"], "x": 1}}))
+    with pytest.warns(gb.GBWarning, match=r"unknown entries of graph are not used: \['x'\]"):
+        dataset = gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
     with pytest.warns(gb.GBWarning, match=r"unknown entries are not used: \['tsks'\]"):
-        check(InputError, "Only one TVT set", tsks=[], tasks=[{"train_set": [{"data": []}, {"data": []}]}])
-    both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
-    check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
-    check(InputError, "at least one entry", tasks=[{"train_set": [{"data": []}]}])
-    entry = {"format": "numpy", "path": "set/test_ids.npy"}
-    check(InputError, "list of the entries of a set in metadata.yaml, got {'format'", tasks=[{"train_set": entry}])
-    check(InputError, "each entry of tasks in metadata.yaml to be a mapping, got 'x'", tasks=["x"])
-    for kinds in (["a", "a"], ["a", None]):
-        entries = [{"type": kind, "data": both[0]["data"]} for kind in kinds]
-        check(InputError, "a different type for each entry", tasks=[{"train_set": entries}])
-    check(InputError, "once, got .* twice", feature_data=[feature, feature])
-    twice = graph["feature_data"][:1] * 2
-    check(InputError, "once, got 'p' twice", graph={**graph, "feature_data": twice})
-    check(InputError, "in_memory of data/x.npy as true or false", feature_data=[{**feature, "in_memory": "false"}])
-    mapped = [{**both[0]["data"][0], "in_memory": "no"}]
-    check(InputError, "in_memory of .* as true or false", tasks=[{"train_set": [{"data": mapped}]}])
-    with pytest.warns(gb.GBWarning, match=r"entries of graph are not used: \['features'\]"):
-        check(InputError, "Expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
-    (tmp_path / "metadata.yaml").write_text("a: [")
-    with pytest.raises(InputError, match="Expected YAML"):
-        gb.OnDiskDataset(tmp_path)
-    (tmp_path / "metadata.yaml").write_text("- a")
-    with pytest.raises(InputError, match="Expected a mapping"):
-        gb.OnDiskDataset(tmp_path)
+        dataset.load()
+
+
+def test_what_is_no_description(tmp_path):
+    write_homogeneous(tmp_path)
+    for text, message in (("a: [", "Expected YAML"), ("- a", "Expected a mapping")):
+        (tmp_path / "metadata.yaml").write_text(text)
+        with pytest.raises(InputError, match=message):
+            gb.OnDiskDataset(tmp_path)
     os.remove(tmp_path / "metadata.yaml")
     with pytest.raises(InputError, match=r"found no metadata\.yaml"):
         gb.OnDiskDataset(tmp_path)
-    with pytest.raises(InputError, match="Invalid dataset path"):
-        gb.OnDiskDataset(tmp_path / "none")
-    with pytest.raises(InputError, match="must be a directory"):
-        gb.OnDiskDataset(tmp_path / "edges" / "all.csv")
+    for path in (tmp_path / "none", tmp_path / "edges" / "all.csv"):
+        with pytest.raises(InputError, match="Invalid dataset path"):
+            gb.OnDiskDataset(path)
 
 
 def test_features_of_a_typed_graph_cover_all_types(tmp_path):
@@ -134,10 +142,8 @@ def test_a_damaged_graph_file(tmp_path):
 
 
 def test_builtin_datasets_are_not_downloaded(tmp_path):
-    with pytest.raises(InputError, match=r"/cora-seeds or .*/cora, .* Download cora-seeds.zip .* unpack it into"):
+    with pytest.raises(InputError, match=r"/cora-seeds or .*/cora, .*/cora-seeds.zip .* unpack it into"):
         gb.BuiltinDataset("cora", root=tmp_path)
-    with pytest.raises(InputError, match=r"Available datasets are \['cora'"):
-        gb.BuiltinDataset("nothing", root=tmp_path)
     write_homogeneous(tmp_path / "cora", feature_data=None)
     assert gb.BuiltinDataset("cora", root=tmp_path).load().graph.num_nodes == 40
     with pytest.raises(InputError, match=r"in .*/cora-seeds, found none"):
@@ -166,8 +172,6 @@ def damaged(folder, **changes):
         ({"path": "set/none.pt"}, r"/set/none\.pt: Expected this file"),
         ({"path": "edges/all.csv"}, r"/edges/all\.csv: Expected a tensor, written by torch.save"),
         ({"format": "text"}, r"the format of set/test_labels.pt to be one of \['torch', 'numpy'\], got 'text'"),
-        ({"path": "../x.pt"}, r"metadata.yaml: Expected paths that lead into its folder, got '../x.pt'"),
-        ({"in_memory": 3}, "in_memory of set/test_labels.pt as true or false, got 3"),
     ],
 )
 def test_a_set_that_cannot_be_read(tmp_path, changes, message):

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from gb_graphs import read_many
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
@@ -31,7 +32,7 @@ def test_sizes_of_caches():
         with pytest.raises(InputError, match="Expected"):
             cached.number_of_rows(feature, *arguments)
     for other in (ROWS, gb.Feature()):
-        with pytest.raises(InputError, match="a TorchBasedFeature or a DiskBasedFeature to cache rows of, got a"):
+        with pytest.raises(InputError, match="which this rank reads alone, got a"):
             cached.number_of_rows(other, 4, None)
     with pytest.raises(InputError, match="a DiskBasedFeature to cache rows of in memory, got a TorchBasedFeature"):
         gb.cpu_cached_feature(feature, 48)
@@ -58,7 +59,7 @@ def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
     while caches["node", None, "a"].miss_rate == 1 and time.monotonic() < deadline:  # a thread selects the rows
         ids = torch.randint(0, 200, (30,)) ** 2 // 200
         for name in "ab":
-            assert torch.equal(gb.read_many(store, [("node", None, name, ids)])[0], rows[ids])
+            assert torch.equal(read_many(store, [("node", None, name, ids)])[0], rows[ids])
     assert 0 < caches["node", None, "a"].miss_rate < 1
 
 
@@ -73,7 +74,7 @@ def test_rows_on_disk_that_a_gpu_caches(tmp_path, in_memory):
     ids = torch.randint(0, 1000, (300,), device="cuda") ** 2 // 1000
     for _ in range(6):
         assert torch.equal(feature.read(ids).cpu(), rows[ids.cpu()])
-        assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
+        assert torch.equal(read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
     assert 0 < feature.miss_rate < 1
 
 
@@ -86,7 +87,7 @@ def test_cached_features_on_a_gpu(where):
     ids = torch.randint(0, 1000, (300,), device="cuda") ** 2 // 1000
     for _ in range(6):
         assert torch.equal(feature.read(ids).cpu(), rows[ids.cpu()])
-        assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
+        assert torch.equal(read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
     if where == "cpu":
         assert 0 < feature.miss_rate < 1
     feature.update(torch.zeros(2, 5, device=where), torch.tensor([0, 1], device=where))
@@ -100,7 +101,7 @@ def test_cached_features_on_a_gpu(where):
     for value in (wide.cuda(), wide):  # layer-wise inference: the width of the next layer
         feature.update(value)
         for _ in range(6):
-            assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), wide[ids.cpu()])
+            assert torch.equal(read_many(store, [("node", None, "x", ids)])[0].cpu(), wide[ids.cpu()])
     assert feature.cache_size_in_bytes == 7200
     both = gb.gpu_cached_feature({("node", None, k): gb.TorchBasedFeature(rows) for k in "ab"}, 4000)
     assert [one.cache_size for one in both.values()] == [100, 100]

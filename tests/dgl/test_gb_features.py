@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gb_graphs import read_many
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
-from manyhop_graphbolt.features import feature as feature_
-from manyhop_graphbolt.features import tensors
 
 ROWS = torch.arange(24.0).view(8, 3)
 IDS = torch.tensor([7, 0, 0, 3])
@@ -25,11 +24,6 @@ def test_rows_by_ids(dtype):
     assert feature.count() == 8
     assert feature.metadata() == {}
     assert gb.TorchBasedFeature(rows, metadata={"unit": "m"}).metadata() == {"unit": "m"}
-
-
-def test_rows_that_do_not_lie_in_a_row_are_copied_once():
-    feature = gb.TorchBasedFeature(ROWS.t())
-    assert torch.equal(feature.read(torch.tensor([1])), ROWS.t()[[1]])
 
 
 def test_memory_of_other_libraries_is_read_in_its_place():
@@ -81,7 +75,7 @@ def test_an_update_without_ids_replaces_the_tensor(value):
     assert features.size("node", "user", "x") == value.shape[1:]
     assert features.count("node", "user", "x") == len(value)
     ids = torch.arange(len(value)).flip(0)
-    assert torch.equal(gb.read_many(features, [("node", "user", "x", ids)])[0], value[ids])
+    assert torch.equal(read_many(features, [("node", "user", "x", ids)])[0], value[ids])
     with pytest.raises(FeatureError, match=rf"in \[0, {len(value)}\)"):
         features.read("node", "user", "x", torch.tensor([len(value)]))
 
@@ -140,24 +134,6 @@ def test_stores():
         features.read("node", None, "x")
 
 
-def test_many_reads_are_one_gather(monkeypatch):
-    calls = []
-    gather = feature_.gather
-    monkeypatch.setattr(
-        feature_, "gather", lambda requests, **options: calls.append(requests) or gather(requests, **options)
-    )
-    ids = IDS.to(torch.uint8)
-    wanted = [("node", "user", "x", IDS), ("edge", "user:likes:item", "w", IDS), ("node", "item", "x", ids)]
-    got = gb.read_many(store(), wanted)
-    assert [len(requests) for requests in calls] == [3]
-    assert torch.equal(got[0], ROWS[IDS])
-    assert torch.equal(got[1], ROWS[IDS, :1])
-    assert torch.equal(got[2], ROWS[IDS].int())
-    with pytest.raises(FeatureError, match=r"in \[0, 8\) for node feature 'x' of type 'item'"):
-        gb.read_many(store(), [("node", "item", "x", torch.tensor([9]))])
-    assert gb.read_many(store(), []) == []
-
-
 class _OthersFeature:
     """A feature as other libraries have them."""
 
@@ -178,10 +154,10 @@ def test_features_of_others():
     features = gb.BasicFeatureStore(
         {("node", None, "x"): _OthersFeature(), ("node", None, "y"): gb.TorchBasedFeature(ROWS)}
     )
-    x, y = gb.read_many(features, [("node", None, "x", IDS), ("node", None, "y", IDS)])
+    x, y = read_many(features, [("node", None, "x", IDS), ("node", None, "y", IDS)])
     assert torch.equal(x, ROWS[IDS] * 2)
     assert torch.equal(y, ROWS[IDS])
-    assert torch.equal(gb.read_many(_OthersStore(), [("node", None, "x", IDS)])[0], ROWS[IDS] * 3)
+    assert torch.equal(read_many(_OthersStore(), [("node", None, "x", IDS)])[0], ROWS[IDS] * 3)
 
 
 def test_what_is_no_feature():
@@ -210,8 +186,8 @@ def test_reads_that_users_have_changed_are_used():
 
     request = [("node", "user", "x", IDS)]
     changed = gb.BasicFeatureStore({("node", "user", "x"): Doubled(ROWS)})
-    assert torch.equal(gb.read_many(changed, request)[0], ROWS[IDS] * 2)
-    assert torch.equal(gb.read_many(store(Zero), request)[0], ROWS[IDS] * 0)
+    assert torch.equal(read_many(changed, request)[0], ROWS[IDS] * 2)
+    assert torch.equal(read_many(store(Zero), request)[0], ROWS[IDS] * 0)
 
 
 def test_features_in_files(tmp_path):
@@ -278,25 +254,6 @@ def test_nothing_is_unpickled_from_a_feature_file(tmp_path):
     described = gb.OnDiskFeatureData(domain="node", name="x", format="torch", path=str(tmp_path / "x.pt"))
     with pytest.raises(InputError, match="cannot be read"):
         gb.TorchBasedFeatureStore([described])
-
-
-def test_what_is_pinned_in_place(monkeypatch):
-    in_place = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    monkeypatch.setattr(tensors, "pin", in_place.append)
-    monkeypatch.setattr(tensors, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
-    small, large = torch.ones(4, 2), torch.empty(1 << 23, 2)
-    copy = tensors.pinned(small)
-    assert copy is not small  # its pages are not its own
-    assert torch.equal(copy, small)
-    assert tensors.pinned(large) is tensors.pinned(large) is large
-    assert len(in_place) == 1
-    graph = gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), edge_attributes={"p": torch.ones(1)})
-    before, p = graph.indices, graph.edge_attributes["p"]
-    assert graph.pin_memory_() is graph
-    assert graph.indices is not before
-    assert graph.edge_attributes["p"] is not p
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """Item samplers: which items are in which minibatch, on one process and on several."""
 
 import itertools
-import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.loading.pipeline import BatchPlan
-from manyhop_graphbolt.items import sampler as sampler_
 
 
 def items_of(batches):
@@ -86,20 +84,6 @@ def test_names_that_nobody_knows():
     assert batch.weather.tolist() == [0, 1]
 
 
-def test_lists_are_collated():
-    sampler = gb.ItemSampler(gb.ItemSet([5, 6, 7], names="seeds"), 2)
-    assert [batch.seeds.tolist() for batch in sampler] == [[5, 6], [7]]
-
-
-def test_torch_pipes_can_follow():
-    pipe = gb.ItemSampler(gb.ItemSet(5), 2, as_they_are).map(_plus_one)
-    assert items_of(pipe) == [[1, 2], [3, 4], [5]]
-
-
-def _plus_one(batch):
-    return batch + 1
-
-
 def test_arguments():
     with pytest.raises(InputError, match="batch_size"):
         gb.ItemSampler(gb.ItemSet(9), 0)
@@ -151,28 +135,6 @@ def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, d
     together = [batch for some in itertools.zip_longest(*found) for batch in some if batch is not None]
     alone = items_of(ranks(0, 1, shuffle=shuffle, drop_last=drop_last))
     assert together == alone[: len(together)]  # whatever the number of ranks
-
-
-def test_ranks_without_a_seed_agree(ranks, monkeypatch):
-    compared = []
-
-    def exchange(title, facts, *, timeout):
-        compared.append((title, facts))
-        return [facts | {"seed": 42}, facts]
-
-    monkeypatch.setattr(sampler_, "init", lambda **options: None)
-    monkeypatch.setattr(sampler_.control, "agree", exchange)
-    monkeypatch.setattr(sampler_.control, "exchange", exchange)
-    sampler = ranks(2, 4, seed=None, shuffle=True)
-    assert sampler.seed == 42
-    assert compared[0][1]["number of items"] == 15
-    assert items_of(sampler) == items_of(ranks(2, 4, seed=42, shuffle=True))
-
-
-def test_copies_make_the_same_batches():
-    sampler = gb.ItemSampler(gb.ItemSet(torch.arange(30), names="seeds"), 4, shuffle=True, seed=1)
-    other = pickle.loads(pickle.dumps(sampler))
-    assert [batch.seeds.tolist() for batch in other] == [batch.seeds.tolist() for batch in sampler]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

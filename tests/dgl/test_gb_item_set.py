@@ -83,7 +83,7 @@ def test_names():
         gb.ItemSet(pair, names="seeds")
     with pytest.raises(InputError, match="same length"):
         gb.ItemSet((torch.arange(2), torch.arange(3)))
-    with pytest.raises(InputError, match="empty tuple"):
+    with pytest.raises(InputError, match="at least one tensor"):
         gb.ItemSet(())
     with pytest.raises(InputError, match="at least 0"):
         gb.ItemSet(-1)

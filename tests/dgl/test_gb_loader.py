@@ -10,12 +10,10 @@ import pytest
 import torch
 from gb_graphs import batches, random_graph
 from torch.utils.data import IterDataPipe
-from torch.utils.data.datapipes.iter import Mapper
 
 import manyhop_dgl.graphbolt as gb
 from manyhop import files
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import RankSchedule
 
 GRAPH = random_graph(weight=torch.rand(400))
 FEATURES = gb.BasicFeatureStore(
@@ -87,52 +85,10 @@ def test_batches_are_made_ahead_but_not_all():
     assert 3 <= len(made) <= 6  # two threads, two batches each, and what was handed out
 
 
-def test_order_is_kept_whatever_takes_long():
-    def sleep(minibatch):
-        time.sleep(0.02 * (4 - minibatch.key.batch % 4))
-        return minibatch
-
-    loader = gb.DataLoader(nodes(shuffle=False).transform(sleep).copy_to("cpu"), num_workers=4)
-    assert torch.equal(torch.cat([minibatch.seeds for minibatch in loader]), torch.arange(60))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_error_before_the_sampler_takes_the_place_of_its_batch(num_workers):
-    def fail(minibatch):
-        if minibatch.key.batch == 2:
-            raise KeyError("nothing")
-        return minibatch
-
-    pipe = nodes(shuffle=False).transform(fail).sample_neighbor(GRAPH, [2])
-    iterator = iter(gb.DataLoader(pipe, num_workers=num_workers))
-    next(iterator), next(iterator)
-    with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0;"):
-        next(iterator)
-    assert len(list(iterator)) == 12
-
-
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
 def test_pipes_of_torch():
     pipe = nodes(shuffle=False).map(lambda minibatch: minibatch.seeds + 1)
     assert torch.equal(torch.cat(list(gb.DataLoader(pipe, num_workers=2))), torch.arange(1, 61))
-
-
-class Mapped(Mapper):
-    """A function of the user as a class of pipes."""
-
-    def __init__(self, datapipe):
-        super().__init__(datapipe, self.apply)
-        self.threads = set()
-
-    def apply(self, minibatch):
-        self.threads.add(threading.current_thread())
-        return minibatch
-
-
-def test_classes_derived_from_torchs_map_run_in_threads():
-    mapped = Mapped(nodes())
-    assert len(list(gb.DataLoader(mapped.sample_neighbor(GRAPH, [2]), num_workers=2))) == 15
-    assert threading.current_thread() not in mapped.threads
 
 
 class Source(IterDataPipe):
@@ -186,36 +142,6 @@ def test_wrong_arguments():
         gb.DataLoader(nodes(), max_uva_threads=0)
     with pytest.raises(InputError, match="num_gpu_cached_edges as an integer of at least 0, got 'x'"):
         gb.DataLoader(nodes(), num_gpu_cached_edges="x")
-
-
-class Share(gb.ItemSampler):
-    """An item sampler of one rank of several."""
-
-    rank, world_size = 0, 1
-
-    def deal(self, first=0):
-        return RankSchedule(num_batches=len(self.plan), world_size=self.world_size, rank=self.rank, first=first)
-
-
-def test_ranks_share_the_minibatches_of_one_process():
-    def epoch(rank, world_size):
-        items = Share(gb.ItemSet(torch.arange(60), names="seeds"), batch_size=4, shuffle=True, seed=3)
-        items.rank, items.world_size = rank, world_size
-        loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3, 2]))
-        return {minibatch.key.batch: minibatch.input_nodes.tolist() for minibatch in loader}
-
-    whole = epoch(0, 1)
-    assert len(whole) == 15
-    assert epoch(0, 2) | epoch(1, 2) == whole
-
-
-def test_an_error_names_the_batch_among_those_of_all_ranks():
-    items = Share(gb.ItemSet(torch.arange(50, 70), names="seeds"), batch_size=4, seed=3)
-    items.rank, items.world_size = 1, 2
-    loader = gb.DataLoader(items.sample_neighbor(GRAPH, [3]), num_workers=1)
-    for epoch in range(2):
-        with pytest.raises(InputError, match=rf"batch 3 of epoch {epoch};"):  # 62 to 65; 58 and 59 are in batch 2
-            list(loader)
 
 
 NAMES_TAKEN = """

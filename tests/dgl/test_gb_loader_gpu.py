@@ -92,15 +92,6 @@ def test_minibatches_are_those_of_the_cpu(graph, on_gpu, num_workers, where, opt
             check_equal(ours, theirs)
 
 
-def test_all_in_edges(graph, on_gpu):
-    pipes = [
-        batches("seeds", torch.arange(64), seed=3).copy_to(device).sample_in_subgraph(g)
-        for g, device in ((graph, "cpu"), (on_gpu, "cuda"))
-    ]
-    for theirs, ours in zip(pipes[0], gb.DataLoader(pipes[1], num_workers=2), strict=True):
-        check_equal(ours, theirs)
-
-
 def test_layer_neighbours(graph, on_gpu):
     options = {"stage": "sample_layer_neighbor"}
     theirs = chain(graph, features("cpu"), **options)
@@ -188,19 +179,6 @@ def test_a_cached_feature_in_a_loader(graph):
     assert 0 < cached.miss_rate < 1
 
 
-def test_restart(graph):
-    def pipe():
-        return chain(graph, features("cpu"), "cuda")
-
-    whole = [minibatch.input_nodes.tolist() for minibatch in chain(graph, features("cpu"))]
-    loader = gb.DataLoader(pipe())
-    iterator = iter(loader)
-    assert [next(iterator).input_nodes.tolist() for _ in range(4)] == whole[:4]
-    again = gb.DataLoader(pipe(), num_workers=2)
-    again.load_state_dict(loader.state_dict())
-    assert [minibatch.input_nodes.tolist() for minibatch in again] == whole[4:]
-
-
 def test_memory_is_not_used_again_too_early(graph, on_gpu):
     """The caller is slow to read what it was given, while others are made."""
     x = torch.rand(4000, 4000, device="cuda")
@@ -227,19 +205,3 @@ def test_errors(on_gpu):
     few = features("cuda", num=100)
     with pytest.raises(InputError, match=r"in \[0, 100\)"):
         list(gb.DataLoader(chain(on_gpu, few, "cuda"), num_workers=1))
-
-
-def test_windows_of_time():
-    graph = random_graph(time=torch.arange(400))
-    begins = torch.arange(48) * 5
-    items = torch.arange(48), torch.stack([begins, begins + 150], dim=1)
-
-    def chain(device):
-        pipe = batches(("seeds", "timestamp"), items, batch_size=16, shuffle=True, seed=3).copy_to(device)
-        return pipe.temporal_sample_neighbor(graph, [3, 2], edge_timestamp_attr_name="time")
-
-    for ours, theirs in zip(gb.DataLoader(chain("cuda")), gb.DataLoader(chain("cpu")), strict=True):
-        assert ours.input_nodes.is_cuda
-        assert torch.equal(ours.input_nodes.cpu(), theirs.input_nodes)
-        for layer, same in zip(ours.sampled_subgraphs, theirs.sampled_subgraphs, strict=True):
-            assert torch.equal(layer.original_edge_ids.cpu(), same.original_edge_ids)

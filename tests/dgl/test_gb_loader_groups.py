@@ -1,8 +1,6 @@
 """Minibatches that are sampled in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
-import gc
 import threading
-import weakref
 
 import pytest
 import torch
@@ -58,15 +56,6 @@ def test_in_the_caller_the_host_times_stages(sizes):
     assert loader.stats().sample_s > 0
 
 
-def test_one_at_fault_fails_alone(sizes):
-    items = torch.arange(160).view(80, 2) % 60
-    items[47, 1] = 60
-    iterator = iter(gb.DataLoader(links(items), num_workers=1))
-    assert [next(iterator).key.batch for _ in range(9)] == list(range(9))
-    with pytest.raises(InputError, match=r"(?s)Expected nodes in \[0, 60\).*batch 9 of epoch 0"):
-        next(iterator)
-
-
 def test_two_samplers_in_a_chain(sizes):
     def chain():
         pipe = batches("seeds", torch.arange(60), batch_size=20, seed=3).copy_to("cuda")
@@ -80,14 +69,6 @@ def test_two_samplers_in_a_chain(sizes):
     sizes.clear()
     assert [both(minibatch) for minibatch in loader] == expected
     assert sizes == [3]  # the second sampler works by itself
-
-
-def test_minibatches_that_were_handed_out_are_not_kept(sizes):
-    iterator = iter(gb.DataLoader(links(), num_workers=0))
-    alive = [weakref.ref(next(iterator)) for _ in range(8)]
-    gc.collect()
-    assert [minibatch for minibatch in alive[:-1] if minibatch() is not None] == []
-    assert sizes == [16]
 
 
 def test_threads_are_for_functions_of_the_user(sizes):
@@ -148,18 +129,6 @@ def test_features_of_several_minibatches_are_gathered_at_once(sizes, num_workers
     assert loader.stats().gathered_bytes == sum(
         rows.nbytes for m in expected for features in (m.node_features, *m.edge_features) for rows in features.values()
     )
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("replaced", [False, True])
-def test_features_that_change_are_gathered_again(sizes, num_workers, replaced):
-    features = store(torch.rand(60, 5))
-    for i, minibatch in enumerate(gb.DataLoader(fetched(features), num_workers=num_workers)):
-        rows = features.read("node", None, "feat")
-        assert torch.equal(minibatch.node_features["feat"], rows[minibatch.input_nodes])
-        if i in (1, 2):
-            ids = None if replaced else torch.arange(60)
-            features.update("node", None, "feat", torch.rand(60, 5), ids)
 
 
 def test_a_graph_that_changes_is_sampled_anew(sizes):

@@ -33,15 +33,6 @@ def test_given_negatives_under_a_name_of_dgl_2_1():
         next(iter(gb.ItemSampler(items, 2)))
 
 
-def test_nothing_is_there_at_first():
-    minibatch = gb.MiniBatch()
-    assert minibatch.num_layers() == 0
-    assert minibatch.blocks is None
-    assert minibatch.node_ids() is None
-    assert minibatch.node_pairs_with_labels is None
-    assert minibatch.key is None
-
-
 def test_repr_shows_what_it_has_and_what_users_add():
     minibatch = gb.MiniBatch(seed_nodes=torch.tensor([3, 1]))
     minibatch.timestamp = torch.tensor([7, 7])
@@ -139,26 +130,6 @@ def test_blocks_where_edges_of_some_types_only_have_ids(dgl):
     (block,) = gb.MiniBatch(sampled_subgraphs=[layer]).blocks
     assert block.edges["x"].data[dgl.EID].tolist() == [5]
     assert dgl.EID not in block.edges["y"].data
-
-
-def test_blocks_are_what_create_block_makes(dgl):
-    seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
-    pipe = gb.ItemSampler(seeds, batch_size=5).sample_neighbor(random_hetero_graph(), [torch.tensor([2, 1, 2])] * 2)
-    (minibatch,) = pipe
-    for block, layer in zip(minibatch.blocks, minibatch.sampled_subgraphs, strict=True):
-        csc = {tuple(name.split(":")): part for name, part in layer.sampled_csc.items()}
-        order = {etype: torch.arange(part.indices.numel()).int() for etype, part in csc.items()}
-        rows, columns = layer.original_row_node_ids, layer.original_column_node_ids
-        theirs = dgl.create_block(
-            {t: ("csc", (part.indptr.int(), part.indices.int(), order[t])) for t, part in csc.items()},
-            num_src_nodes={t: nodes.numel() for t, nodes in rows.items()},
-            num_dst_nodes={t: nodes.numel() for t, nodes in columns.items()},
-        )
-        assert repr(block) == repr(theirs)
-        assert (block.srctypes, block.canonical_etypes) == (theirs.srctypes, theirs.canonical_etypes)
-        for etype in block.canonical_etypes:
-            both = zip(block.edges("all", etype=etype), theirs.edges("all", etype=etype), strict=True)
-            assert all(torch.equal(a, b) for a, b in both)
 
 
 def test_blocks_of_layers_without_positions(dgl):

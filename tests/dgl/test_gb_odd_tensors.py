@@ -69,7 +69,6 @@ TAKES_TENSORS = {
     "seed edges": (of_seeds, PAIRS),
     "times": (of_times, IDS),
     "nodes": (lambda ids: GRAPH.sample_neighbors(ids, torch.tensor([-1])).sampled_csc.indptr.tolist(), IDS),
-    "nodes of a subgraph": (lambda ids: GRAPH.in_subgraph(ids).sampled_csc.indptr.tolist(), IDS),
     "attributes": (of_attribute, IDS),
     "indices of a graph": (lambda ids: gb.fused_csc_sampling_graph(torch.arange(5), ids).indices.tolist(), IDS),
     "unique nodes": (lambda ids: gb.unique_and_compact([ids])[0].tolist(), IDS),

@@ -140,11 +140,6 @@ def typed_links_left_out(leave_out=True):
     return pipe.fetch_feature(STORE, *TYPED_KEYS)
 
 
-def all_edges():
-    pipe = batches(("seeds", "labels"), (torch.arange(50), torch.arange(50)), batch_size=16, seed=5).copy_to("cpu")
-    return pipe.sample_in_subgraph(GRAPH).fetch_feature(STORE, ["x"], ["w"])
-
-
 LEFT_OUT = [links_left_out, typed_links_left_out]
 CHAINS = [
     nodes,
@@ -153,7 +148,6 @@ CHAINS = [
     typed_by_type,
     links,
     typed_links,
-    all_edges,
     *LEFT_OUT,
 ]
 

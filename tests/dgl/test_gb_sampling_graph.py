@@ -8,12 +8,11 @@ from functools import partial
 
 import pytest
 import torch
-from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, edges_of, picked, small, table
+from gb_graphs import EDGE_TYPES, NODE_TYPES, picked, small, table, typed_edges_of
 
-import manyhop.sampling
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, PlacedGraph
+from manyhop.graph import HOMOGENEOUS_EDGE
 
 
 def test_counts_and_description():
@@ -37,7 +36,7 @@ def test_tables_by_type(dtype):
     assert topology.graph.num_nodes == {"a": 3, "b": 2}
     assert topology.graph.edge_types == (("a", "x", "a"), ("a", "y", "b"), ("b", "z", "a"))
     for edge_type in EDGE_TYPES:
-        assert table(topology, edge_type) == edges_of(graph, edge_type)
+        assert table(topology, edge_type) == typed_edges_of(graph, edge_type)
 
 
 def test_original_edge_ids_are_those_of_samples():
@@ -45,38 +44,14 @@ def test_original_edge_ids_are_those_of_samples():
     graph = small(**{gb.ORIGINAL_EDGE_ID: ids})
     for edge_type in EDGE_TYPES:
         found = {i: (u, v) for u, v, i in table(graph.topology(), edge_type)}
-        assert found == {int(ids[i]): (u, v) for u, v, i in edges_of(graph, edge_type)}
+        assert found == {int(ids[i]): (u, v) for u, v, i in typed_edges_of(graph, edge_type)}
     for fanouts in (torch.tensor([-1]), torch.tensor([-1, -1, -1]), torch.tensor([2])):
         sub = graph.sample_neighbors({"a": torch.tensor([0, 1])}, fanouts)
         for edge_type in EDGE_TYPES:
-            known = {(u, v): int(ids[i]) for u, v, i in edges_of(graph, edge_type)}
+            known = {(u, v): int(ids[i]) for u, v, i in typed_edges_of(graph, edge_type)}
             got = zip(picked(sub, edge_type), sub.original_edge_ids[edge_type].tolist(), strict=True)
             assert all(known[pair] == i for pair, i in got)
-    assert small().sample_neighbors({"a": torch.tensor([0])}, torch.tensor([-1])).original_edge_ids is None
-
-
-def test_all_in_edges():
-    graph = small()
-    nodes = {"a": torch.tensor([2, 0]), "b": torch.tensor([1, 0])}
-    sub = graph.in_subgraph(nodes)
-    for edge_type in EDGE_TYPES:
-        columns = nodes[edge_type[-1]].tolist()
-        expected = sorted((u, columns.index(v)) for u, v, _ in edges_of(graph, edge_type) if v in columns)
-        assert sorted(picked(sub, edge_type)) == expected
-    fused = graph.in_subgraph(torch.tensor([2, 0, 4, 3]))  # ids of the fused CSC
-    assert all(picked(fused, t) == picked(sub, t) for t in EDGE_TYPES)
-    only_b = graph.in_subgraph({"b": torch.tensor([0])})
-    for name, ids in sub.original_edge_ids.items():  # the graph keeps none: positions
-        column = {int(v): i for i, v in enumerate(nodes[name[-1]])}
-        ends = {i: (u, column[v]) for u, v, i in edges_of(graph, name) if v in column}
-        assert [ends[i] for i in ids.tolist()] == picked(sub, name)
-    assert only_b.sampled_csc["a:x:a"].indptr.tolist() == [0]
-    assert picked(only_b, "a:y:b") == [(0, 0), (1, 0)]
-    plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices)
-    assert picked(plain.in_subgraph(torch.tensor([1, 3]))) == [(0, 0), (4, 0), (0, 1), (1, 1)]
-    assert plain.in_subgraph(torch.tensor([1, 3])).original_edge_ids.tolist() == [3, 4, 6, 7]
-    with pytest.raises(InputError, match="duplicate"):
-        graph.in_subgraph({"a": torch.tensor([1, 1])})
+    assert small(ids=False).sample_neighbors({"a": torch.tensor([0])}, torch.tensor([-1])).original_edge_ids is None
 
 
 def test_probabilities_and_masks():
@@ -97,7 +72,7 @@ def test_probabilities_and_masks():
     assert counts.total() == 400
     assert 250 < counts[1] < 350
     plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices, edge_attributes={"m": weights > 1.5})
-    assert picked(plain.in_subgraph(torch.tensor([0, 3]))) == [(3, 0), (1, 0), (4, 0), (0, 1), (1, 1)]
+    assert picked(plain.sample_neighbors(torch.tensor([0, 3]), -1)) == [(3, 0), (1, 0), (4, 0), (0, 1), (1, 1)]
     assert picked(plain.sample_neighbors(torch.tensor([0, 3]), torch.tensor([-1]), probs_name="m")) == [(1, 0), (1, 1)]
 
 
@@ -132,7 +107,7 @@ def test_only_earlier_edges_and_nodes(dtype, fanouts):
                 begin = 0 if edge_type[0] == "a" else 3
                 expected = sorted(
                     (u, columns.index(v))
-                    for u, v, i in edges_of(graph, edge_type)
+                    for u, v, i in typed_edges_of(graph, edge_type)
                     if v in columns and (kind == "edge" or born[u + begin] < now) and (kind == "node" or made[i] < now)
                 )
                 assert sorted(picked(sub, edge_type)) == expected
@@ -141,7 +116,7 @@ def test_only_earlier_edges_and_nodes(dtype, fanouts):
     for edge_type in EDGE_TYPES:
         columns = nodes[edge_type[-1]].tolist()
         expected = sorted(
-            (u, columns.index(v)) for u, v, i in edges_of(graph, edge_type) if v in columns and i % 2 == 0
+            (u, columns.index(v)) for u, v, i in typed_edges_of(graph, edge_type) if v in columns and i % 2 == 0
         )
         assert sorted(picked(sub, edge_type)) == expected
     plain = sample(nodes, times, torch.tensor(fanouts))
@@ -175,7 +150,7 @@ def test_tables_follow_changes():
     assert second.graph.csc["b", "z", "a"].row.data_ptr() == first.graph.csc["b", "z", "a"].row.data_ptr()  # shared
     graph.indices = graph.indices.clone()
     graph.indices[1] = 2
-    assert table(graph.topology(), "a:x:a") == edges_of(graph, "a:x:a") != table(first, "a:x:a")
+    assert table(graph.topology(), "a:x:a") == typed_edges_of(graph, "a:x:a") != table(first, "a:x:a")
     graph.edge_attributes = {"q": torch.rand(8)}
     assert graph.topology(probs_name="q").weighted
     for missing in (partial(graph.topology, probs_name="p"), partial(graph.edge_attribute, "p")):
@@ -199,26 +174,6 @@ def test_samplers_are_made_once():
     by_type = graph.topology_for([torch.tensor([1, 2, 3]), torch.tensor([-1])])
     assert not by_type.fused
     assert by_type.spec([torch.tensor([1, 2, 3]), -1]).fanouts["a", "y", "b"] == (-1, 2)
-
-
-def test_a_gpu_reads_the_tables_that_other_loaders_have_placed(monkeypatch, driver, pinned_from):
-    class StandIn:
-        def __init__(self, graph, spec, device):
-            self.graph = graph
-
-        def begin(self, requests):
-            return self.graph
-
-    monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
-    pinned_from(1)
-    topology, meta = small().topology_for([2]), torch.device("meta")
-    placed = PlacedGraph.of(topology.graph, meta, "pinned")
-    engine = topology.sampler(topology.spec([2]), meta)
-    assert engine is topology.sampler(topology.spec([2]), meta)
-    assert engine.begin([]) is placed.graph
-    ours, theirs = topology.graph.csc[HOMOGENEOUS_EDGE], placed.graph.csc[HOMOGENEOUS_EDGE]
-    assert ours.row is theirs.row  # pinned where it is: there is no second copy
-    assert theirs.colptr.device == meta
 
 
 def test_fused_samples_by_type_are_in_order():
@@ -256,7 +211,7 @@ def test_copies():
     for other in (copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph)), graph.to("cpu")):
         assert other is not graph
         assert repr(other) == repr(graph)
-        assert all(table(other.topology(), t) == edges_of(graph, t) for t in EDGE_TYPES)
+        assert all(table(other.topology(), t) == typed_edges_of(graph, t) for t in EDGE_TYPES)
     if not torch.cuda.is_available():
         assert not graph.is_pinned()
         with pytest.raises(InputError, match="CUDA device"):
@@ -275,7 +230,7 @@ def test_samples_on_a_gpu_are_those_of_the_cpu(where):
         for fanouts in ([1], [2], [-1], [1, 2, 1])
         for name in (None, "p", "mask")
     ]
-    for call in [*calls, lambda g, seeds: g.in_subgraph({"a": seeds["a"][:2], "b": seeds["b"]})]:
+    for call in calls:
         torch.manual_seed(0)
         expected = call(graph, nodes)
         torch.manual_seed(0)

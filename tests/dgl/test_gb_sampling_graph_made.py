@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from gb_graphs import random_graph
-from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
+from gb_graphs import EDGE_TYPES, NODE_TYPES, picked, random_graph, small
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
@@ -130,7 +129,7 @@ def test_dgl_graphs():
     assert graph.indices.dtype == graph.csc_indptr.dtype == torch.int32
     assert graph.num_nodes == {"i": 2, "u": 3}
     assert graph.num_edges == {"i:liked:u": 2, "u:likes:i": 4}
-    sub = graph.in_subgraph({"i": torch.tensor([1, 0])})
+    sub = graph.sample_neighbors({"i": torch.tensor([1, 0])}, -1)
     assert picked(sub, "u:likes:i") == [(2, 0), (2, 0), (0, 1), (1, 1)]
     assert sub.original_edge_ids["u:likes:i"].tolist() == [2, 3, 0, 1]
     hetero.nodes["u"].data["x"] = torch.ones(3)
@@ -169,7 +168,7 @@ def test_splitting_is_the_same_compiled_and_in_torch(num_types, ids):
         seeds = {"_N": torch.randint(0, 150, (20,), generator=generator)}
         times = {"_N": torch.full((20,), 120)} if options else None
         sample = topology.sampler(spec).sample(NodeRequest(key=BatchKey(1, 2, 3), seeds=seeds, time_max=times))
-        splitter = topology._splitter
+        splitter = topology.splitter
         one, other = splitter._on_cpu(sample), splitter._on_gpu(sample)
         for name in ("node", "row", "col", "edge_id"):
             found, expected = getattr(one, name), getattr(other, name)
@@ -189,11 +188,9 @@ def test_ids_out_of_range_raise_where_they_are_first_read(dtype):
     """As in GraphBolt, a graph is made of its tensors without reading them, and reads them where they are."""
     indices, nodes = torch.tensor([1, 2, 3, 77], dtype=dtype), torch.tensor([3], dtype=dtype)
     graph = gb.fused_csc_sampling_graph(torch.arange(5, dtype=dtype), indices)
-    for sample in (graph.in_subgraph, lambda nodes: graph.sample_neighbors(nodes, torch.tensor([2]))):
-        with pytest.raises(GraphError, match=r"in \[0, 4\), got 77"):
-            sample(nodes)
-    indices[3] = 2
-    assert graph.in_subgraph(nodes).sampled_csc.indices.tolist() == [2]
-    indices[3] = -1
-    with pytest.raises(GraphError, match=r"in \[0, 4\), got -1"):
-        graph.in_subgraph(nodes)
+    for wrong in (77, -1):
+        indices[3] = wrong
+        with pytest.raises(GraphError, match=rf"in \[0, 4\), got {wrong}"):
+            graph.sample_neighbors(nodes, 2)
+        indices[3] = 2
+        assert graph.sample_neighbors(nodes, 2).sampled_csc.indices.tolist() == [2]

@@ -36,11 +36,3 @@ def test_any_batch_of_an_epoch_can_be_made_again():
     assert sampler.make_batch(2, 3).key == sampler.key(2, 3)
     assert sampler.key(2, 3)[1:] == (0, 3)
     assert sampler.seed is None
-
-
-def test_a_seed_of_its_own_is_left_alone():
-    sampler = items(shuffle=True, seed=3)
-    assert [sampler.key(epoch, 0).seed for epoch in range(2)] == [3, 3]
-    before = torch.get_rng_state()
-    list(sampler)
-    assert torch.equal(torch.get_rng_state(), before)

@@ -164,15 +164,6 @@ def test_layers_for_pyg_by_type():
         layer.to_pyg({"user": x["user"]})
 
 
-def test_a_layer_of_pyg_takes_a_layer():
-    pytest.importorskip("torch_geometric", reason="the layer is PyG's")
-    from torch_geometric.nn import SAGEConv
-
-    (minibatch,) = batches("seeds", torch.arange(8)).sample_neighbor(random_graph(), [3])
-    x, edge_index, size = minibatch.sampled_subgraphs[0].to_pyg(torch.rand(minibatch.input_nodes.numel(), 2))
-    assert SAGEConv(2, 3)(x, edge_index, size).shape == (8, 3)
-
-
 def test_reverse_edges():
     pairs = torch.tensor([[0, 2], [1, 1]])
     assert gb.add_reverse_edges(pairs).tolist() == [[0, 2], [1, 1], [2, 0], [1, 1]]

@@ -197,7 +197,6 @@ def read_and_update(place, on_gpu):
         (feature.pin_memory_, "alone to pin, got rows that ranks exchange"),
         (lambda: feature.to("cpu"), "alone to move to cpu"),
         (lambda: list(make_chain(store, False)), "Expected an exchange for node feature 'x'"),
-        (lambda: gb.read_many(store, [("node", None, "x", index)]), "Iterate a loader"),
     ]
     for call, text in refuse:
         with pytest.raises(InputError, match=text):

@@ -18,19 +18,12 @@ from manyhop.memory.places import Place
 from manyhop.memory.stores import store_device
 from manyhop_graphbolt.datasets.graph import read_sampling_graph
 from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
-from manyhop_graphbolt.features.on_disk import (
-    DatasetFolder,
-    OnDiskTVTSet,
-    OnDiskTVTSetData,
-    feature_of,
-    read_tensor,
-    sets_of,
-)
+from manyhop_graphbolt.features.on_disk import DatasetFolder, check_file, entry_of, feature_of, read_tensor
 from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.make import in_place
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
-from manyhop_graphbolt.types import GBWarning
+from manyhop_graphbolt.types import GBWarning, by_type
 
 Items = ItemSet | HeteroItemSet
 _OF_NODES = ("seeds", "seed_nodes", "node_pairs")
@@ -41,16 +34,10 @@ _PARTS = ("tasks", "graph", "feature", "dataset_name", "all_nodes_set")
 class Task:
     """The base of tasks. Subclasses have ``metadata``, ``train_set``, ``validation_set`` and ``test_set``."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise (NotImplementedError if name in ("metadata", *_SETS) else AttributeError)(name)
-
 
 class Dataset:
     """The base of datasets. Subclasses have the attributes ``tasks``, ``graph``, ``feature``, ``dataset_name`` and
     ``all_nodes_set``."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise (NotImplementedError if name in _PARTS else AttributeError)(name)
 
 
 class OnDiskTask(Task):
@@ -153,21 +140,14 @@ class OnDiskDataset(Dataset):
             InputError: a file is missing or damaged, or has unknown content.
             TypeError: names in another form.
         """
-        if isinstance(tasks, str):
-            tasks = [tasks]
+        tasks = [tasks] if isinstance(tasks, str) else tasks
         if tasks is not None and not isinstance(tasks, list):
             raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}.")
         described = deepcopy(self._yaml_data)
         for key in ("include_original_edge_id", "auto_cast_to_optimal_dtype", "manyhop"):
             described.pop(key, None)
-        known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
-        if set(described) - known:
-            warnings.warn(
-                f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}",
-                GBWarning,
-                stacklevel=2,
-            )
-        described_tasks = described.pop("tasks", None) or []
+        if unknown := sorted(set(described) - {"dataset_name", "graph_topology", "feature_data", "tasks"}):
+            warnings.warn(f"metadata.yaml: unknown entries are not used: {unknown}", GBWarning, stacklevel=2)
         features = [feature_of(entry) for entry in described.get("feature_data") or []]
         for spec in features:
             spec.path = str(self._files.file(spec.path))
@@ -176,7 +156,7 @@ class OnDiskDataset(Dataset):
             self.graph = self._load_graph(described.get("graph_topology"))
             self.feature = TorchBasedFeatureStore(features, placement=self._placement, device=self._device)
             self._check_features()
-            self.tasks = self._make_tasks(described_tasks, tasks)
+            self.tasks = self._make_tasks(described.get("tasks") or [], tasks)
         self.all_nodes_set = all_nodes_of(self.graph)
         return self
 
@@ -202,19 +182,17 @@ class OnDiskDataset(Dataset):
         """Raise InputError unless every node and edge has a row."""
         if self.graph is None:
             return
-        counts = {"node": self.graph.num_nodes, "edge": self.graph.num_edges}
+        counts = {"node": by_type(self.graph.num_nodes), "edge": by_type(self.graph.num_edges)}
         for (domain, kind, name), feature in self.feature.items():
             if domain not in counts:
                 continue
-            of = counts[domain]
-            expected = of.get(str(kind)) if isinstance(of, dict) else of if kind is None else None
-            if expected is None:
-                known = list(of) if isinstance(of, dict) else "no type"
+            if kind not in counts[domain]:
+                known = [one for one in counts[domain] if one is not None] or "no type"
                 raise InputError(f"Expected {domain} feature '{name}' to be of {known}, got '{kind}'.")
-            if feature.count() != expected:
+            if feature.count() != counts[domain][kind]:
                 raise InputError(
-                    f"Expected {expected} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''}, one per "
-                    f"{domain}, got {feature.count()}."
+                    f"Expected {counts[domain][kind]} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''},"
+                    f" one per {domain}, got {feature.count()}."
                 )
 
     def _make_tasks(self, described: list[object], wanted: list[str] | None) -> list[OnDiskTask]:
@@ -226,50 +204,51 @@ class OnDiskDataset(Dataset):
             name = metadata.get("name")
             if wanted is None or name in wanted:
                 title = f"task '{name}'" if name is not None else f"task {number}"
-                sets = [self._make_set(f"{title}, {part}", task.get(part)) for part in _SETS]
-                made.append(OnDiskTask(metadata, *sets))
+                made.append(
+                    OnDiskTask(metadata, *[self._read_set(f"{title}, {part}", task.get(part)) for part in _SETS])
+                )
         missing = set(wanted or []) - {task.metadata.get("name") for task in made}
         if missing:
             warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", GBWarning, stacklevel=3)
         return made
 
-    def _make_set(self, title: str, described: object) -> Items | None:
+    def _read_set(self, title: str, described: object) -> Items | None:
+        """Read the items of a training, validation or test set; ``None``: there is none."""
         try:
-            return self._read_set(sets_of(described))
+            if not isinstance(described, list | None):
+                raise InputError(f"Expected a list of the entries of a set in metadata.yaml, got {described!r}.")
+            entries = [entry_of(entry, "a set", ["data"], ["type"]) for entry in described or ()]
+            types = [entry["type"] for entry in entries]
+            if len(set(types)) < len(types) or (None in types and len(types) > 1):
+                raise InputError(f"Expected a different type for each entry of a set in metadata.yaml, got {types}.")
+            sets = {entry["type"]: self._items(entry) for entry in entries}
         except InputError as error:
             raise type(error)(f"{title}: {error}") from error
+        return HeteroItemSet(sets) if sets and None not in sets else sets.get(None)
 
-    def _read_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
-        if not entries:
-            return None
-        if entries[0].type is None:
-            if len(entries) > 1:
-                raise InputError("Only one TVT set is allowed if type is not specified.")
-            return self._items(entries[0])
-        types = [entry.type for entry in entries]
-        if None in types or len(set(types)) < len(types):
-            raise InputError(f"Expected a different type for each entry of a set in metadata.yaml, got {types}.")
-        return HeteroItemSet({str(entry.type): self._items(entry) for entry in entries})
-
-    def _items(self, entry: OnDiskTVTSet) -> ItemSet:
-        if not entry.data:
+    def _items(self, entry: Mapping[str, Any]) -> ItemSet:
+        if not entry["data"]:
             raise InputError("Expected at least one entry in the 'data' of each set in metadata.yaml, got none.")
-        tensors = tuple(self._read(data) for data in entry.data)
+        described = [
+            entry_of(one, "the data of a set", ["format", "path"], ["name", "in_memory"]) for one in entry["data"]
+        ]
+        tensors = tuple(map(self._read, described))
         if len({len(tensor) for tensor in tensors}) > 1:
-            got = {data.path: len(tensor) for data, tensor in zip(entry.data, tensors, strict=True)}
-            of = f" of type '{entry.type}'" if entry.type is not None else ""
+            got = {data["path"]: len(tensor) for data, tensor in zip(described, tensors, strict=True)}
+            of = f" of type '{entry['type']}'" if entry["type"] is not None else ""
             raise InputError(f"Expected the same number of rows in all files of the items{of}, got {got}.")
-        names = tuple(data.name for data in entry.data)
+        names = tuple(data["name"] for data in described)
         return ItemSet(tensors, names=None if all(name is None for name in names) else names)
 
-    def _read(self, data: OnDiskTVTSetData) -> Tensor:
-        path = self._files.file(data.path)
-        tensor = read_tensor(path, data.format.value, in_memory=data.in_memory)
+    def _read(self, data: Mapping[str, Any]) -> Tensor:
+        path, in_memory = self._files.file(data["path"]), True if data["in_memory"] is None else data["in_memory"]
+        check_file(data["format"], in_memory, data["path"])
+        tensor = read_tensor(path, data["format"], in_memory=in_memory)
         if tensor.dim() == 0:
             raise InputError(f"{path}: Expected a row per item, got a single number.")
-        cast = self._auto_cast and data.in_memory and self.graph is not None
-        cast = cast and self.graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
-        return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
+        narrow = self.graph is not None and self.graph.indices.dtype == torch.int32
+        cast = self._auto_cast and in_memory and narrow and data["name"] in _OF_NODES
+        return tensor.to(torch.int32) if cast and not tensor.is_floating_point() else tensor
 
 
 def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
@@ -277,7 +256,42 @@ def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
     if graph is None:
         warnings.warn("`all_nodes_set` is returned as None, since graph is None.", GBWarning, stacklevel=3)
         return None
-    counts, dtype = graph.num_nodes, graph.indices.dtype
-    if isinstance(counts, int):
-        return ItemSet(torch.tensor(counts, dtype=dtype), names="seeds")
-    return HeteroItemSet({name: ItemSet(torch.tensor(n, dtype=dtype), names="seeds") for name, n in counts.items()})
+    dtype = graph.indices.dtype
+    counts = by_type(graph.num_nodes)
+    sets = {kind: ItemSet(torch.tensor(count, dtype=dtype), names="seeds") for kind, count in counts.items()}
+    return sets[None] if None in sets else HeteroItemSet(sets)
+
+
+class BuiltinDataset(OnDiskDataset):
+    """One of GraphBolt's ready-made datasets, in ``root/name-seeds`` (of later versions than DGL 2.1) or ``root/name``.
+
+    Nothing is downloaded.
+
+    Args:
+        name: of the dataset.
+        root: the folder that it is in.
+        placement: as of :class:`OnDiskDataset`.
+        device: as of :class:`OnDiskDataset`.
+
+    Raises:
+        InputError: a missing dataset.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = "datasets",
+        *,
+        placement: Place = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        own = name.removesuffix("-seeds")
+        folders = [Path(root) / f"{own}-seeds", *([] if name.endswith("-seeds") else [Path(root) / own])]
+        folder = next((path for path in folders if path.exists()), None)
+        if folder is None:
+            raise InputError(
+                f"Expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. Nothing is "
+                f"downloaded: get https://data.dgl.ai/dataset/graphbolt/{own}-seeds.zip from DGL and unpack it into "
+                f"{Path(root)}; for a dataset of your own, use OnDiskDataset(folder)."
+            )
+        super().__init__(folder, placement=placement, device=device)

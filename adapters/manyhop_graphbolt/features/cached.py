@@ -35,20 +35,28 @@ F = TypeVar("F", bound="_Cached")
 class _Cached(Feature):
     """The base of caches: methods of their feature."""
 
-    fallback_feature: Any
-    """The feature with all rows."""
-
-    _num_rows: int
-
-    @property
-    def cache_size(self) -> int:
+    def __init__(self, fallback_feature: Any, rows: int | None, nbytes: int | None) -> None:
+        self.fallback_feature = fallback_feature
+        self._size = rows, nbytes
+        self.cache_size = number_of_rows(fallback_feature, rows, nbytes)
         """The maximum number of cached rows."""
-        return self._num_rows
 
     @property
     def cache_size_in_bytes(self) -> int:
         """The maximum number of bytes of cached rows."""
-        return self._num_rows * _row_bytes(self.fallback_feature)
+        return self.cache_size * _row_bytes(self.fallback_feature)
+
+    def read(self, ids: Tensor | None = None) -> Tensor:
+        """Return rows of the feature.
+
+        Args:
+            ids: ``[count]`` integer; ``None``: all.
+
+        Raises:
+            FeatureError: a row that does not exist.
+        """
+        rows: Tensor = self.fallback_feature.read(ids)
+        return rows
 
     def size(self) -> torch.Size:
         """Return the shape of one row."""
@@ -57,6 +65,13 @@ class _Cached(Feature):
     def count(self) -> int:
         """Return the number of rows."""
         return int(self.fallback_feature.count())
+
+    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
+        """Change rows of the feature, and cached rows; see the feature's own ``update``.
+
+        Without ``ids``, the cache starts again, with its maximum number of rows or bytes.
+        """
+        self.fallback_feature.update(value, ids)
 
     def table(self) -> Any:
         """Return the tensor of the feature."""
@@ -72,7 +87,7 @@ class GPUCachedFeature(_Cached):
 
     Reads are counted until eight times as many rows as the cache holds have been requested. The rows that were
     requested most often are then copied to the GPU, once. A GPU reads the others from pinned memory, so the memory of
-    the feature is pinned; rows of files are read by the CPU.
+    the feature is pinned; rows of files are read by the CPU. Rows that are read by ids are on the GPU.
 
     Args:
         fallback_feature: a :class:`TorchBasedFeature`, :class:`DiskBasedFeature` or :class:`CPUCachedFeature`.
@@ -92,17 +107,16 @@ class GPUCachedFeature(_Cached):
                 "Expected a CUDA device to cache rows on, found none. Use the feature itself, "
                 f"a {type(fallback_feature).__name__}."
             )
-        self.fallback_feature = fallback_feature
         self._device = torch.device("cuda", torch.cuda.current_device())
-        self._size = cache_size, max_cache_size_in_bytes
         self._lock = threading.Lock()
         self._reads = self._misses = 0
+        super().__init__(fallback_feature, cache_size, max_cache_size_in_bytes)
         self._begin()
 
     def _begin(self) -> None:
         """Begin to count the reads of a feature that is new, or has another tensor."""
         feature = self.fallback_feature
-        self._num_rows = number_of_rows(feature, *self._size)
+        self.cache_size = number_of_rows(feature, *self._size)
         if isinstance(feature, TorchBasedFeature) and not isinstance(feature, DiskBasedFeature):
             feature.pin_memory_()
         self._visits: Visits | None = Visits(self._device)
@@ -120,36 +134,26 @@ class GPUCachedFeature(_Cached):
         """Return the tensor of the feature, or the cache before it for ids on the GPU."""
         if ids.device != self._device:
             return self.table()
-        self._note(ids)
+        if self._visits is not None:
+            self._count(ids)
         return self.table() if self._cached is None else self._cached
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Return rows of the feature, on the GPU.
-
-        Args:
-            ids: ``[count]`` integer; ``None``: all, on the device of the feature.
-
-        Raises:
-            FeatureError: a row that does not exist.
-        """
-        rows: Tensor
+        """Return rows of the feature, on the GPU; all of them (``None``) on the device of the feature."""
         if ids is None:
-            rows = self.fallback_feature.read()
-            return rows
+            return super().read()
         ids = row_numbers(ids).to(self._device)
-        rows = gather([RowRequest(self.source(ids), ids, name="the feature")])[0]
+        rows: Tensor = gather([RowRequest(self.source(ids), ids, name="the feature")])[0]
         return rows
 
-    def _note(self, ids: Tensor) -> None:
+    def _count(self, ids: Tensor) -> None:
         """Count a read; after the last counted one, cache the rows that were requested most often."""
-        if self._visits is None:
-            return
         with self._lock:
             visits, table = self._visits, self.table()
-            if visits is None:
+            if visits is None:  # another thread has counted the last one
                 return
             visits.add([RowRequest(table, ids)])
-            if visits.rows < VISITS_PER_ROW * self._num_rows:
+            if visits.rows < VISITS_PER_ROW * self.cache_size:
                 return
             hottest = visits.hottest(self.cache_size_in_bytes)
             if table.device != self._device:
@@ -158,17 +162,14 @@ class GPUCachedFeature(_Cached):
             self._visits = None
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and cached rows; see the feature's own ``update``.
-
-        Without ``ids``, the cache starts again, with its maximum number of rows or bytes.
-        """
-        self.fallback_feature.update(value, ids)
+        """Change rows of the feature, and begin to count reads again; see the feature's own ``update``."""
+        super().update(value, ids)
         with self._lock:
             self._begin()
 
 
 class CPUCachedFeature(_Cached):
-    """A feature on disk whose hot rows the host's memory caches.
+    """A feature on disk whose hot rows the host's memory caches; once all rows are updated, all are in memory.
 
     Args:
         fallback_feature: a :class:`DiskBasedFeature`.
@@ -184,8 +185,7 @@ class CPUCachedFeature(_Cached):
                 f"Expected a DiskBasedFeature to cache rows of in memory, got a {type(fallback_feature).__name__}. Use "
                 "the feature itself."
             )
-        self.fallback_feature = fallback_feature
-        self._num_rows = number_of_rows(fallback_feature, None, max_cache_size_in_bytes)
+        super().__init__(fallback_feature, None, max_cache_size_in_bytes)
         cache_files([fallback_feature.table()], max_cache_size_in_bytes)
 
     @property
@@ -193,22 +193,6 @@ class CPUCachedFeature(_Cached):
         """The share of rows read by ids that were not cached; 1 before any was read."""
         cache = file_cache(self.table())
         return 1.0 if cache is None else cache.miss_rate
-
-    def read(self, ids: Tensor | None = None) -> Tensor:
-        """Return rows of the feature, on the device of the ids.
-
-        Args:
-            ids: ``[count]`` integer; ``None``: all.
-
-        Raises:
-            FeatureError: a row that does not exist.
-        """
-        rows: Tensor = self.fallback_feature.read(ids)
-        return rows
-
-    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and keep all rows in memory; see the feature's own ``update``."""
-        self.fallback_feature.update(value, ids)
 
 
 def gpu_cached_feature(
@@ -223,11 +207,11 @@ def gpu_cached_feature(
     Raises:
         InputError: no GPU, no feature, or no size.
     """
-    return _each(
-        lambda feature, nbytes: GPUCachedFeature(feature, max_cache_size_in_bytes=nbytes),
-        fallback_features,
-        max_cache_size_in_bytes,
-    )
+
+    def make(feature: Any, nbytes: int) -> GPUCachedFeature:
+        return GPUCachedFeature(feature, max_cache_size_in_bytes=nbytes)
+
+    return _each(make, fallback_features, max_cache_size_in_bytes)
 
 
 def cpu_cached_feature(
@@ -262,15 +246,11 @@ def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | d
 def number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:
     """Return the number of rows of a feature that a cache of this many rows, or bytes, holds."""
     table = feature.table() if isinstance(feature, Feature) else None
-    if isinstance(table, ShardedRows | DistributedRows):
+    if table is None or isinstance(table, ShardedRows | DistributedRows):
+        got = f"a {type(feature).__name__}" if table is None else "one whose rows ranks exchange"
         raise InputError(
-            "Expected a feature whose rows this rank reads alone, to cache them, got one whose rows ranks exchange. "
-            "Use the feature itself: loaders cache hot rows of it on their GPUs."
-        )
-    if table is None:
-        raise InputError(
-            f"Expected a TorchBasedFeature or a DiskBasedFeature to cache rows of, got a {type(feature).__name__}. Use "
-            "it without a cache."
+            "Expected a TorchBasedFeature or a DiskBasedFeature to cache rows of, which this rank reads alone, got "
+            f"{got}. Use it without a cache."
         )
     if (rows is None) == (nbytes is None):
         raise InputError("Expected either cache_size (rows) or max_cache_size_in_bytes, got both or neither.")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.arguments import as_ids
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import RowRequest, gather
+from manyhop.features import RowRequest
 
 FeatureKey = tuple[str, str | None, str]
 """Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
@@ -141,22 +141,6 @@ class BasicFeatureStore(FeatureStore):
     ) -> None:
         """Set the rows ``ids`` of a feature; ``None``: all."""
         self[domain, type_name, feature_name].update(value, ids)
-
-
-def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
-    """Return rows of multiple features: one gather for features of this package, ``read`` for others.
-
-    Args:
-        store: a :class:`FeatureStore`, or another object with its ``read``.
-        requests: (domain, type, name, ids) of each.
-
-    Returns:
-        Per request ``[count, ...]``, on the device of its ids.
-
-    Raises:
-        FeatureError: there is no such feature, or no such row.
-    """
-    return read_by(store, requests, gather)
 
 
 def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop import files
-from manyhop.errors import InputError, MissingExtraError
+from manyhop.errors import InputError
 from manyhop.files.formats import read_fortran_npy, read_npy
-from manyhop.files.tables import Table
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,13 @@ class DatasetFolder:
         given = Path(str(name))
         path = self.path / given
         plain = not given.is_absolute() and ".." not in given.parts
-        if plain or self.allow_outside_paths or _is_inside(path, self.path):
+        inside = plain or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+        if inside or self.allow_outside_paths:
             return path
         raise InputError(
             f"{self.path / 'metadata.yaml'}: Expected paths that lead into its folder, got '{name}'. Move the file, or "
             "pass allow_outside_paths=True to OnDiskDataset if you trust the description."
         )
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def existing(path: Path) -> Path:
@@ -94,7 +90,7 @@ def read_edges(path: str | Path, fmt: str) -> Tensor:
     path = Path(path)
     if fmt not in ("numpy", "csv"):
         raise InputError(f"{path}: `numpy` or `csv` is expected when reading edges but got `{fmt}`.")
-    edges = read_tensor(path, fmt) if fmt == "numpy" else _read_csv(path)
+    edges = read_tensor(path, fmt) if fmt == "numpy" else _read_csv(existing(path))
     if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype.is_floating_point or edges.dtype == torch.bool:
         raise InputError(
             f"{path}: The shape of edges should be (2, N), integers, but got {list(edges.shape)} {edges.dtype}."
@@ -103,127 +99,69 @@ def read_edges(path: str | Path, fmt: str) -> Tensor:
 
 
 def _read_csv(path: Path) -> Tensor:
-    if existing(path).stat().st_size == 0:
-        return torch.empty(2, 0, dtype=torch.int64)
-    table = Table(path=path, header=False, delimiter=",")
-    parts: list[Any] = []
     try:
-        for arrays in table.read(table.columns()[:2], dtype="int64"):
-            parts.append(np.stack([array.to_numpy(zero_copy_only=False) for array in arrays]))
-    except (InputError, MissingExtraError):  # for example blanks between the numbers
-        return _read_csv_slowly(path)
-    if not parts or len(parts[0]) < 2:
-        raise InputError(f"{path}: Expected two columns, source and destination, got fewer.")
-    return torch.from_numpy(np.concatenate(parts, axis=1))
-
-
-def _read_csv_slowly(path: Path) -> Tensor:
-    try:
-        found = np.loadtxt(path, dtype=np.int64, delimiter=",", usecols=(0, 1), ndmin=2)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            found = np.loadtxt(path, dtype=np.int64, delimiter=",", usecols=(0, 1), ndmin=2)
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: Expected two columns of integers, source and destination: {error}") from None
     return torch.from_numpy(np.ascontiguousarray(found.T))
-
-
-_Kind = TypeVar("_Kind")
-
-
-class OnDiskFeatureDataFormat(StrEnum):
-    """Formats of tensors in files."""
-
-    TORCH = "torch"
-    NUMPY = "numpy"
-
-
-class OnDiskFeatureDataDomain(StrEnum):
-    """Domains of features."""
-
-    NODE = "node"
-    EDGE = "edge"
-    GRAPH = "graph"
 
 
 @dataclass(kw_only=True)
 class OnDiskFeatureData:
     """A feature in a file. Unknown fields are stored in ``extra_fields``."""
 
-    domain: OnDiskFeatureDataDomain
+    domain: str
     type: str | None = None
     name: str
-    format: OnDiskFeatureDataFormat
+    format: str
     path: str
     in_memory: bool = True
     extra_fields: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.domain = _member(OnDiskFeatureDataDomain, self.domain, f"the domain of feature '{self.name}'")
-        self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of feature '{self.name}'")
-        _check_bool(self.in_memory, self.path)
-
-
-@dataclass(kw_only=True)
-class OnDiskTVTSetData:
-    """One tensor of a set of items."""
-
-    name: str | None = None
-    format: OnDiskFeatureDataFormat
-    in_memory: bool = True
-    path: str
-
-    def __post_init__(self) -> None:
-        self.format = _member(OnDiskFeatureDataFormat, self.format, f"the format of {self.path}")
-        _check_bool(self.in_memory, self.path)
-
-
-@dataclass(kw_only=True)
-class OnDiskTVTSet:
-    """The items of one type of a training, validation or test set."""
-
-    type: str | None = None
-    data: list[OnDiskTVTSetData]
-
-    def __post_init__(self) -> None:
-        self.data = [_made(OnDiskTVTSetData, entry, "the data of a set") for entry in self.data]
-
-
-def sets_of(entries: object) -> list[OnDiskTVTSet]:
-    """Return the entries of a training, validation or test set; none for ``None``."""
-    if not isinstance(entries, list | None):
-        raise InputError(f"Expected a list of the entries of a set in metadata.yaml, got {entries!r}.")
-    return [_made(OnDiskTVTSet, entry, "a set") for entry in entries or []]
+        check_choice(f"the domain of feature '{self.name}'", self.domain, ("node", "edge", "graph"))
+        check_file(self.format, self.in_memory, self.path)
 
 
 def feature_of(entry: object) -> OnDiskFeatureData:
     """Return an entry of ``feature_data``."""
-    return _made(OnDiskFeatureData, entry, "feature_data")
-
-
-def _made(kind: type[_Kind], entry: object, where: str) -> _Kind:
-    """Convert an entry of YAML to a dataclass."""
-    if isinstance(entry, kind):
+    if isinstance(entry, OnDiskFeatureData):
         return entry
+    known = {one.name for one in fields(OnDiskFeatureData)}
+    extra = set(entry) - known if isinstance(entry, Mapping) else set()
+    found = entry_of(entry, "feature_data", ("domain", "name", "format", "path"), {*known, *extra})
+    more = {name: found.pop(name) for name in extra}
+    found["extra_fields"] = {**(found["extra_fields"] or {}), **more}
+    return OnDiskFeatureData(**{name: value for name, value in found.items() if value is not None})
+
+
+def entry_of(entry: object, where: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """Return an entry of metadata.yaml, with ``None`` for what it may have and has not.
+
+    Raises:
+        InputError: no mapping; something needed is missing, or there is something unknown.
+    """
     if not isinstance(entry, Mapping):
         raise InputError(f"Expected each entry of {where} in metadata.yaml to be a mapping, got {entry!r}.")
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # all of these are dataclasses
-    values = {name: value for name, value in entry.items() if name in known and value is not None}
-    extra = {name: value for name, value in entry.items() if name not in known}
-    if extra and "extra_fields" not in known:
-        raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, also got {sorted(extra)}.")
-    if "extra_fields" in known:
-        values["extra_fields"] = {**values.get("extra_fields", {}), **extra}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise InputError(f"{where} in metadata.yaml: {error}, got {dict(entry)}.") from None
+    known = sorted({*needed, *optional})
+    if unknown := sorted(set(entry) - set(known)):
+        raise InputError(f"Expected only {known} in {where} in metadata.yaml, also got {unknown}.")
+    for name in needed:
+        if entry.get(name) is None:
+            raise InputError(f"Expected '{name}' in each entry of {where} in metadata.yaml, got {entry!r}.")
+    return dict.fromkeys(known) | dict(entry)
 
 
-def _member(kind: type[Any], value: object, what: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InputError(f"Expected {what} to be one of {[str(member) for member in kind]}, got {value!r}.") from None
-
-
-def _check_bool(in_memory: object, path: str) -> None:
+def check_file(fmt: object, in_memory: object, path: object) -> None:
+    """Raise InputError for an unknown format of a tensor's file, or for a word in place of true and false."""
+    check_choice(f"the format of {path}", fmt, ("torch", "numpy"))
     if not isinstance(in_memory, bool):
         raise InputError(f"Expected in_memory of {path} as true or false, got {in_memory!r}.")
+
+
+def check_choice(what: str, value: object, choices: Collection[str]) -> None:
+    """Raise InputError unless a value is one of some."""
+    if value not in choices:
+        raise InputError(f"Expected {what} to be one of {list(choices)}, got {value!r}.")

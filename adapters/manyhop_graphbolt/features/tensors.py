@@ -332,19 +332,19 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         place = rows_in(placement, store_device(placement, device, None), None)
         exchange = StoreExchange(place)
         for spec in feat_data:
-            key = spec.domain.value, spec.type, spec.name
+            key = spec.domain, spec.type, spec.name
             if key in features:
                 raise InputError(f"Expected each feature once, got {key} twice. Rename one of them.")
             rows: Tensor | Rows
             in_memory = placement != "mapped" and (spec.in_memory or placement != "process")
-            if not in_memory and spec.format.value == "numpy":
+            if not in_memory and spec.format == "numpy":
                 features[key] = DiskBasedFeature(spec.path, spec.extra_fields)
                 continue
             if placement in ("process", "mapped"):
-                rows = read_tensor(spec.path, spec.format.value, in_memory=in_memory)
+                rows = read_tensor(spec.path, spec.format, in_memory=in_memory)
                 rows = rows.view(-1, 1) if rows.dim() == 1 else rows
             else:
-                rows = read_feature(spec.path, spec.format.value)
+                rows = read_feature(spec.path, spec.format)
             features[key] = feature = TorchBasedFeature(_placed(rows, placement, place), spec.extra_fields)
             feature._exchange = exchange
         super().__init__(features)

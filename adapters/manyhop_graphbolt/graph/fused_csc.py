@@ -67,8 +67,8 @@ class FusedCSC:
         """The number of nodes, or node type -> number if types have names."""
         if self.node_type_offset is None or self.node_type_to_id is None:
             return self.total_num_nodes
-        offset = self._cache.get("offset", (self.node_type_offset,), lambda: self.node_type_offset.tolist())  # type: ignore[union-attr]
-        return {name: offset[k + 1] - offset[k] for name, k in self.node_type_to_id.items()}
+        counts = self._cache.get("nodes", (self.node_type_offset,), self.node_type_offset.diff().tolist)
+        return {name: counts[k] for name, k in self.node_type_to_id.items()}
 
     @property
     def num_edges(self) -> int | dict[str, int]:
@@ -76,7 +76,7 @@ class FusedCSC:
         if self.type_per_edge is None or self.edge_type_to_id is None:
             return self.total_num_edges
         kinds, least = self.type_per_edge, max(self.edge_type_to_id.values(), default=-1) + 1
-        counts = self._cache.get("counts", (kinds,), lambda: torch.bincount(kinds, minlength=least).tolist())
+        counts = self._cache.get("edges", (kinds,), lambda: torch.bincount(kinds, minlength=least).tolist())
         return {name: counts[k] for name, k in self.edge_type_to_id.items()}
 
     def node_ranges(self) -> dict[str, range]:
@@ -102,9 +102,8 @@ class FusedCSC:
         if not self.is_heterogeneous:
             return (HOMOGENEOUS_EDGE,)
         assert self.edge_type_to_id is not None
-        return tuple(
-            etype_str_to_tuple(name) for name in sorted(self.edge_type_to_id, key=self.edge_type_to_id.__getitem__)
-        )
+        names = sorted(self.edge_type_to_id, key=self.edge_type_to_id.__getitem__)
+        return tuple(map(etype_str_to_tuple, names))
 
     def node_attribute(self, name: str | None) -> Tensor | None:
         """Return a node attribute, ``[num_nodes, ...]``; ``None`` for no name.

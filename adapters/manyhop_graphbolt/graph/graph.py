@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import is_pinned
-from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
+from manyhop.graph import time_key
 from manyhop.memory.stores import TopologyPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
@@ -24,22 +24,41 @@ from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
-from manyhop_graphbolt.graph.topology import (
-    Nodes,
-    Topology,
-    fanout_list,
-    make_tables,
-    make_topology,
+from manyhop_graphbolt.graph.topology import Nodes, Tables, Topology, fanout_list
+from manyhop_graphbolt.types import (
+    ORIGINAL_EDGE_ID,
+    Fanout,
+    as_given,
+    by_type,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    missing,
 )
-from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_str_to_tuple, etype_tuple_to_str, missing
-
-_Window: TypeAlias = tuple[dict[str, Tensor] | None, dict[str, Tensor] | None]
-"""The earliest and the latest time key of edges, by seed; ``None``: no limit."""
 
 
-class Sampling(FusedCSC):
-    """The methods that sample. In a loader, draws are a function of the minibatch's key; otherwise, of torch's default
-    generator."""
+class FusedCSCSamplingGraph(FusedCSC):
+    """A graph whose edges, of all types in one table, are grouped by destination.
+
+    Nodes of one type have consecutive ids.
+
+    :func:`fused_csc_sampling_graph` and :func:`from_dglgraph` build it. The tensors can be replaced and written to at
+    any time; the tables that samplers use follow when they are next requested. In a loader, draws of its methods are a
+    function of the minibatch's key; otherwise, of torch's default generator.
+
+    Attributes:
+        csc_indptr: ``[num_nodes + 1]`` integer: where the edges of each node begin.
+        indices: ``[num_edges]`` integer: source node of each edge.
+        node_type_offset: ``[num_node_types + 1]`` integer: where the nodes of each type begin; ``None``: one type.
+        type_per_edge: ``[num_edges]`` integer: edge type id of each edge; ``None``: one type.
+        node_type_to_id: node type -> its number.
+        edge_type_to_id: edge type ``"source:relation:destination"`` -> its number.
+        node_attributes: name -> ``[num_nodes, ...]``.
+        edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(type(self).__name__, name)
 
     def topology(
         self,
@@ -65,9 +84,9 @@ class Sampling(FusedCSC):
         parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
         names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
         key = (fused, node_time, edge_time, names)
-        tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
+        tables = self._cache.get(("tables", key), parts, lambda: Tables.of(self, fused, node_time, edge_time))
         more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
-        make = partial(make_topology, self, tables, probs_name)
+        make = partial(Topology, self, tables, fused=fused, probs_name=probs_name)
         topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
         return topology
 
@@ -86,26 +105,6 @@ class Sampling(FusedCSC):
         several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
         fused = several and any(len(hop) == 1 and hop[0] > 0 for hop in hops)
         return self.topology(fused=fused, probs_name=probs_name, **times)
-
-    def in_subgraph(self, nodes: Nodes) -> SampledSubgraphImpl:
-        """Return all in-edges of some nodes.
-
-        Args:
-            nodes: ``[n]`` unique nodes, by node type or not.
-
-        Returns:
-            A subgraph with a column per node, whose rows are nodes of the graph. Without the attribute
-            ``ORIGINAL_EDGE_ID`` the ids of edges are their positions in ``indices``.
-
-        Raises:
-            InputError: nodes that occur twice, that do not exist, or of an unknown type.
-        """
-        topology = self.topology()
-        seeds = topology.seeds(nodes)
-        for name, ids in seeds.items():
-            if torch.unique(ids).numel() != ids.numel():
-                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice.")
-        return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
 
     def sample_neighbors(
         self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
@@ -128,7 +127,7 @@ class Sampling(FusedCSC):
             GraphError: the attribute is missing, or of a wrong dtype or length.
         """
         topology = self.topology_for([fanouts], probs_name)
-        return _sampled(self, topology, topology.spec([fanouts], replace=replace), topology.seeds(nodes))
+        return self._sampled(topology, topology.spec([fanouts], replace=replace), nodes)
 
     def sample_layer_neighbors(
         self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
@@ -138,7 +137,7 @@ class Sampling(FusedCSC):
         Arguments, result and errors are like in :meth:`sample_neighbors`.
         """
         topology = self.topology_for([fanouts], probs_name)
-        return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
+        return self._sampled(topology, topology.layer_spec([fanouts], replace=replace), nodes)
 
     def temporal_sample_neighbors(
         self,
@@ -154,8 +153,7 @@ class Sampling(FusedCSC):
 
         Args:
             nodes: see :meth:`sample_neighbors`.
-            input_nodes_timestamp: ``[n]`` time of each node, or ``[n, 2]``, the beginning and the end of its window:
-                edges are not earlier than that; by node type or not.
+            input_nodes_timestamp: ``[n]`` time of each node; by node type or not.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
             probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
@@ -173,8 +171,8 @@ class Sampling(FusedCSC):
         if not any(times.values()):
             return self.sample_neighbors(nodes, fanouts, replace, probs_name)
         topology = self.topology_for([fanouts], probs_name, **times)
-        seeds, window = topology.seeds(nodes), _window(topology, nodes, input_nodes_timestamp)
-        return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, window)
+        spec = topology.spec([fanouts], replace=replace, temporal=True)
+        return self._sampled(topology, spec, nodes, _latest(topology, nodes, input_nodes_timestamp))
 
     def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Tensor:
         """Draw destinations for each edge, uniformly among all nodes of their type. Some pairs may be true edges.
@@ -207,112 +205,30 @@ class Sampling(FusedCSC):
         dst = torch.from_numpy(drawn).to(src)
         return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
 
-
-def _sampled(
-    g: Sampling,
-    topology: Topology,
-    spec: NeighborSpec | LaborSpec,
-    seeds: dict[str, Tensor],
-    window: _Window = (None, None),
-    *,
-    with_ids: bool = False,
-) -> SampledSubgraphImpl:
-    """Sample one hop around seeds, on their device; rows are nodes of the graph.
-
-    ``with_ids``: edges have ids even if the graph does not keep their original ones.
-    """
-    gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
-    request = NodeRequest(key=next_key(), seeds=seeds, time_min=window[0], time_max=window[1])
-    sample = topology.sampler(spec, gpu).sample(request)
-    by_type = topology.by_type(sample)
-    counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
-    csc: dict[EdgeType, CSCFormatBase] = {}
-    edge_ids: dict[EdgeType, Any] = {}
-    for edge_type in by_type.row:
-        src, _, dst = edge_type
-        col, row = by_type.col[edge_type], by_type.row[edge_type]
-        degree = torch.bincount(col, minlength=counts.get(dst, 0))
-        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        indices = by_type.node[src][row].to(g.indices.dtype)
-        csc[edge_type] = CSCFormatBase(indptr=indptr.to(g.csc_indptr.dtype), indices=indices)
-        edge_ids[edge_type] = by_type.edge_id[edge_type]
-    has_ids = with_ids or topology.has_original_edge_ids
-    if not g.is_heterogeneous:
-        return SampledSubgraphImpl(
-            sampled_csc=csc[HOMOGENEOUS_EDGE], original_edge_ids=edge_ids[HOMOGENEOUS_EDGE] if has_ids else None
-        )
-    return SampledSubgraphImpl(
-        sampled_csc={etype_tuple_to_str(t): one for t, one in csc.items()},
-        original_edge_ids={etype_tuple_to_str(t): ids for t, ids in edge_ids.items()} if has_ids else None,
-    )
-
-
-def _window(topology: Topology, nodes: Nodes, times: Nodes) -> _Window:
-    """Return the earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
-    (``None`` without) to the last one before its time."""
-    if isinstance(nodes, Mapping) and isinstance(times, Mapping):
-        by_type = {k: (x, times.get(k)) for k, x in nodes.items()}
-    elif not isinstance(nodes, Mapping) and not isinstance(times, Mapping):
-        by_type = {"": (nodes, times)}
-    else:
-        raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
-    begins, ends = dict[str, Tensor](), dict[str, Tensor]()
-    for name, (ids, time) in by_type.items():
-        time = None if time is None else as_tensor(f"times of the nodes {name}", time)
-        if time is None or list(time.shape) not in ([len(ids)], [len(ids), 2]) or time.is_complex():
-            got = "none" if time is None else describe(time)
-            raise InputError(f"Expected a time for each of the {len(ids)} nodes {name}, or two, got {got}.")
-        if time.dtype.is_floating_point and not topology.floating_time:
-            time = time.ceil().long()
-        keys = time_key(time, floating=bool(topology.floating_time))
-        ends[name] = (keys if time.dim() == 1 else keys[:, 1]) - 1
-        if time.dim() == 2:
-            begins[name] = keys[:, 0].contiguous()
-            if time.device.type == "cpu" and bool((begins[name] > keys[:, 1]).any()):  # a GPU would be waited for
-                at = int((begins[name] > keys[:, 1]).nonzero()[0])
-                raise InputError(f"Expected times [start, end] of each of the nodes {name}, got {time[at].tolist()}.")
-    if begins and len(begins) < len(ends):
-        raise InputError(f"Expected two times for the nodes of all types, got one for {sorted({*ends} - {*begins})}.")
-    return (_by_table(topology, nodes, begins) if begins else None), _by_table(topology, nodes, ends)
-
-
-def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Split keys by the node types of the tables."""
-    if not isinstance(nodes, Mapping):
-        if len(topology.graph.num_nodes) > 1:
-            raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
-        return {next(iter(topology.graph.num_nodes)): keys[""]}
-    if topology.fused:
-        return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}
-    return keys
-
-
-class SamplingGraph:
-    """The base of graphs for sampling: ``num_nodes``, ``num_edges`` and ``to``."""
-
-
-class FusedCSCSamplingGraph(Sampling, SamplingGraph):
-    """A graph whose edges, of all types in one table, are grouped by destination.
-
-    Nodes of one type have consecutive ids.
-
-    :func:`fused_csc_sampling_graph` and :func:`from_dglgraph` build it. The tensors can be replaced and written to at
-    any time; the tables that samplers use follow when they are next requested.
-
-    Attributes:
-        csc_indptr: ``[num_nodes + 1]`` integer: where the edges of each node begin.
-        indices: ``[num_edges]`` integer: source node of each edge.
-        node_type_offset: ``[num_node_types + 1]`` integer: where the nodes of each type begin; ``None``: one type.
-        type_per_edge: ``[num_edges]`` integer: edge type id of each edge; ``None``: one type.
-        node_type_to_id: node type -> its number.
-        edge_type_to_id: edge type ``"source:relation:destination"`` -> its number.
-        node_attributes: name -> ``[num_nodes, ...]``.
-        edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
-        topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        raise missing(type(self).__name__, name)
+    def _sampled(
+        self,
+        topology: Topology,
+        spec: NeighborSpec | LaborSpec,
+        nodes: Nodes,
+        latest: dict[str, Tensor] | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample one hop around seeds, on their device; rows are nodes of the graph."""
+        seeds = topology.seeds(nodes)
+        gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
+        sample = topology.sampler(spec, gpu).sample(NodeRequest(key=next_key(), seeds=seeds, time_max=latest))
+        sample = topology.by_type(sample)
+        csc: dict[str | None, CSCFormatBase] = {}
+        edge_ids: dict[str | None, Any] = {}
+        for edge_type, row in sample.row.items():
+            src, _, dst = edge_type
+            count = (sample.num_sampled_nodes or {}).get(dst, [0])[0]
+            degree = torch.bincount(sample.col[edge_type], minlength=count)
+            indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)]).to(self.csc_indptr.dtype)
+            name = etype_tuple_to_str(edge_type) if self.is_heterogeneous else None
+            csc[name] = CSCFormatBase(indptr, sample.node[src][row].to(self.indices.dtype))
+            edge_ids[name] = sample.edge_id[edge_type]
+        ids = as_given(edge_ids) if topology.has_original_edge_ids else None
+        return SampledSubgraphImpl(sampled_csc=as_given(csc), original_edge_ids=ids)
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
@@ -340,6 +256,28 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
                 parts.append(f"{name}={getattr(self, name)}")
         title, text = type(self).__name__, ",\n".join(parts)
         return textwrap.indent(f"{title}({text},)", " " * (len(title) + 1)).strip()
+
+
+SamplingGraph = FusedCSCSamplingGraph
+"""GraphBolt's name of the base of graphs for sampling, of which there is one kind."""
+
+
+def _latest(topology: Topology, nodes: Nodes, times: Nodes) -> dict[str, Tensor]:
+    """Return the latest time key that edges may have, by seed: the last one before its time."""
+    if isinstance(nodes, Mapping) != isinstance(times, Mapping):
+        raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
+    keys, given = {}, by_type(times)
+    for name, ids in by_type(nodes).items():
+        time = None if given.get(name) is None else as_tensor(f"times of the nodes {name or ''}", given[name])
+        if time is None or list(time.shape) != [len(ids)] or time.is_complex():
+            got = "none" if time is None else describe(time)
+            raise InputError(f"Expected a time for each of the {len(ids)} nodes {name or ''}, got {got}.")
+        if time.dtype.is_floating_point and not topology.floating_time:
+            time = time.ceil().long()
+        keys[name] = time_key(time, floating=bool(topology.floating_time)) - 1
+    if topology.fused or None in keys:  # one table
+        return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}
+    return keys
 
 
 torch.serialization.add_safe_globals(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,40 +38,96 @@ from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_tuple_to_str
 Nodes = Tensor | Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class Topology:
-    """The engine's view of a sampling graph."""
+class Tables(NamedTuple):
+    """The tables shared by topologies of the same edges and times."""
 
     graph: Graph
-    """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
+    """Edge ids are positions in the table of their type."""
 
-    fused: bool
-    """Whether one table has all types of a heterogeneous graph: ids are positions in the fused CSC."""
-
-    weighted: bool
-    """Whether the edges have probabilities."""
+    positions: Mapping[EdgeType, Tensor | None]
+    """Edge type -> position of each of its edges in the fused CSC; ``None``: they agree."""
 
     floating_time: bool | None
     """Whether times are floating-point; ``None`` without times."""
 
-    has_original_edge_ids: bool
-    """Whether samples have original edge ids, not positions in the fused CSC."""
+    @classmethod
+    def of(cls, g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
+        """Build the tables of a sampling graph, without probabilities."""
+        times, floating = _times(g, node_time, edge_time)
+        indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
+        if fused or not g.is_heterogeneous:
+            edges = EdgeInput(row=indices, colptr=indptr, time=times)
+            graph = build_graph({HOMOGENEOUS_NODE: g.total_num_nodes}, {HOMOGENEOUS_EDGE: edges})
+            return cls(graph, {HOMOGENEOUS_EDGE: None}, floating)
+        assert g.type_per_edge is not None
+        offsets, edge_types, kinds = g.node_ranges(), g.edge_types_by_id(), g.type_per_edge.cpu()
+        if kinds.numel() and int(kinds.max()) >= len(edge_types):
+            raise GraphError(
+                f"Expected type_per_edge below the number of edge types, {len(edge_types)}, got {int(kinds.max())}."
+            )
+        tables, positions = {}, {}
+        for k, edge_type in enumerate(edge_types):
+            at = positions[edge_type] = (kinds == k).nonzero().view(-1)
+            src, dst = offsets[edge_type[0]], offsets[edge_type[2]]
+            colptr = torch.searchsorted(at, indptr.long()[dst.start : dst.stop + 1])
+            outside = int(colptr[0]) + at.numel() - int(colptr[-1])
+            if outside:
+                raise GraphError(
+                    f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
+                    f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
+                )
+            time = None if times is None else times[at]
+            tables[edge_type] = EdgeInput(row=indices[at] - src.start, colptr=colptr, time=time)
+        graph = build_graph({name: len(own) for name, own in offsets.items()}, tables)
+        return cls(graph, dict(positions), floating)
 
-    offsets: Mapping[NodeType, range]
-    """Node type -> its nodes in the fused CSC."""
 
-    edge_types: tuple[EdgeType, ...]
-    """By edge type id."""
+class Topology:
+    """The engine's view of a sampling graph: tables with probabilities and the user's edge ids, for GPUs at the graph's
+    placement.
 
-    device: torch.device
-    """Of the sampling graph; ``graph`` is on the CPU."""
+    Attributes:
+        graph: by node and edge type, on the CPU; of a homogeneous graph, and if ``fused``, with the node type ``"_N"``.
+        fused: whether one table has all types of a heterogeneous graph: ids are positions in the fused CSC.
+        weighted: whether the edges have probabilities.
+        floating_time: whether times are floating-point; ``None`` without times.
+        has_original_edge_ids: whether samples have original edge ids, not positions in the fused CSC.
+        offsets: node type -> its nodes in the fused CSC.
+        edge_types: by edge type id.
+    """
 
-    _splitter: Splitter | None
-    """Only if ``fused``."""
-
-    _placed: dict[torch.device, PlacedGraph] = field(default_factory=dict)
-    _engines: dict[tuple[torch.device | None, str], Engine] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, g: FusedCSC, tables: Tables, *, fused: bool, probs_name: str | None) -> None:
+        graph, self.fused, self.weighted, self.floating_time = tables.graph, fused, False, tables.floating_time
+        if probs_name is not None:
+            probs = edge_attribute(g, probs_name, "probabilities").cpu()
+            split = {t: probs if at is None else probs[at] for t, at in tables.positions.items()}
+            if probs.dtype == torch.bool:
+                graph = with_mask(graph, split)
+            elif probs.dtype.is_floating_point:
+                graph, self.weighted = with_weights(graph, split), True
+            else:
+                raise GraphError(
+                    f"Probs should have a floating-point or boolean data type: expected that of edge attribute "
+                    f"'{probs_name}', got {probs.dtype}."
+                )
+        original = None
+        if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
+            original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids")
+        self.has_original_edge_ids = original is not None
+        self.offsets, self.edge_types, self._device = g.node_ranges(), g.edge_types_by_id(), g.indices.device
+        self.splitter: Splitter | None = None
+        if fused:
+            assert g.type_per_edge is not None
+            self.splitter = Splitter(self.offsets, self.edge_types, g.type_per_edge, original)
+        elif original is not None:
+            ids = original.cpu()
+            graph = with_edge_ids(graph, {t: ids if at is None else ids[at] for t, at in tables.positions.items()})
+        self.graph = graph
+        self._placed: dict[torch.device, PlacedGraph] = {}
+        self._engines: dict[tuple[torch.device | None, str], Engine] = {}
+        self._lock = threading.Lock()
+        if g.topology_place is not None:
+            g.topology_place.claim(graph, self)
 
     def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
         """Return the spec of neighbour sampling; each layer samples for all nodes so far (trees: for the latest)."""
@@ -132,23 +187,23 @@ class Topology:
         if device not in self._placed:
             store = topology_place(self.graph)
             place: Place | None = None if store is None else store.place
-            default: Place = "device" if self.device.type == "cuda" else "pinned"
+            default: Place = "device" if self._device.type == "cuda" else "pinned"
             self._placed[device] = PlacedGraph.of(self.graph, device, place or default)
         return self._placed[device]
 
     def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
         """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC."""
-        if not isinstance(nodes, Mapping):
-            ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
-            if HOMOGENEOUS_NODE in self.graph.num_nodes:
-                return {HOMOGENEOUS_NODE: ids}
-            split = {name: ids[(ids >= own.start) & (ids < own.stop)] - own.start for name, own in self.offsets.items()}
-            return {name: own for name, own in split.items() if own.numel()}
+        typed = isinstance(nodes, Mapping)
+        if typed == (tuple(self.offsets) == (HOMOGENEOUS_NODE,)):
+            kinds = ("without types", "by type") if typed else ("by type", "without types")
+            raise InputError(f"Expected nodes {kinds[0]}, of the types {list(self.offsets)}, got some {kinds[1]}.")
         seeds = {}
-        for name, ids in nodes.items():
+        for name, ids in (nodes if isinstance(nodes, Mapping) else {HOMOGENEOUS_NODE: nodes}).items():
             if name not in self.offsets:
                 raise InputError(f"Expected nodes of the types {list(self.offsets)}, got '{name}'.")
-            seeds[name] = _checked(ids, len(self.offsets[name]), f"nodes of type '{name}'")
+            on_gpu = isinstance(ids, Tensor) and ids.is_cuda  # kernels check them
+            what = f"nodes of type '{name}'" if typed else "nodes"
+            seeds[name] = as_ids(what, ids, None if on_gpu else len(self.offsets[name])).long()
         if not self.fused:
             return seeds
         parts = [ids + self.offsets[name].start for name, ids in seeds.items()]
@@ -159,9 +214,7 @@ class Topology:
 
         Only a ``fused`` topology has samples that are not so already.
         """
-        if self._splitter is None:
-            return sample
-        return self._splitter.split(sample)
+        return sample if self.splitter is None else self.splitter.split(sample)
 
 
 def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
@@ -187,71 +240,6 @@ def fanout_list(fanout: Any) -> list[int]:
     raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
 
 
-def _checked(ids: object, bound: int, what: str) -> Tensor:
-    on_gpu = isinstance(ids, Tensor) and ids.is_cuda  # kernels check them
-    return as_ids(what, ids, None if on_gpu else bound).long()
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """The tables shared by topologies of the same edges and times."""
-
-    graph: Graph
-    """Edge ids are positions in the table of their type."""
-
-    positions: Mapping[EdgeType, Tensor | None]
-    """Edge type -> position of each of its edges in the fused CSC; ``None``: they agree."""
-
-    fused: bool
-    floating_time: bool | None
-
-
-def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
-    """Build the tables of a sampling graph, without probabilities."""
-    times, floating = _times(g, node_time, edge_time)
-    graph, positions = _tables(g, fused, times)
-    return Tables(graph, positions, fused, None if times is None else floating)
-
-
-def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
-    """Add probabilities and the user's edge ids to tables, for GPUs at the graph's placement."""
-    graph, fused = tables.graph, tables.fused
-    weighted = False
-    if probs_name is not None:
-        probs = edge_attribute(g, probs_name, "probabilities").cpu()
-        split = {t: probs if at is None else probs[at] for t, at in tables.positions.items()}
-        if probs.dtype == torch.bool:
-            graph = with_mask(graph, split)
-        elif probs.dtype.is_floating_point:
-            graph, weighted = with_weights(graph, split), True
-        else:
-            raise GraphError(
-                f"Probs should have a floating-point or boolean data type: expected that of edge attribute "
-                f"'{probs_name}', got {probs.dtype}."
-            )
-    original = None
-    if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
-        original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids")
-    splitter = None
-    if fused:
-        assert g.type_per_edge is not None
-        splitter = Splitter(g.node_ranges(), g.edge_types_by_id(), g.type_per_edge, original)
-    topology = Topology(
-        graph=graph if fused else _with_ids(graph, tables.positions, None if original is None else original.cpu()),
-        fused=fused,
-        weighted=weighted,
-        floating_time=tables.floating_time,
-        has_original_edge_ids=original is not None,
-        offsets=g.node_ranges(),
-        edge_types=g.edge_types_by_id(),
-        device=g.indices.device,
-        _splitter=splitter,
-    )
-    if g.topology_place is not None:
-        g.topology_place.claim(topology.graph, topology)
-    return topology
-
-
 def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
     """Return an edge attribute ``[num_edges]``."""
     values = g.edge_attribute(name)
@@ -263,43 +251,7 @@ def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
     return values
 
 
-def _tables(g: FusedCSC, fused: bool, times: Tensor | None) -> tuple[Graph, dict[EdgeType, Tensor | None]]:
-    """Build a graph without weights; return also the positions of each type's edges in the fused CSC."""
-    indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
-    if fused or not g.is_heterogeneous:
-        edges = EdgeInput(row=indices, colptr=indptr, time=times)
-        return build_graph({HOMOGENEOUS_NODE: g.total_num_nodes}, {HOMOGENEOUS_EDGE: edges}), {HOMOGENEOUS_EDGE: None}
-    assert g.type_per_edge is not None
-    offsets, kinds = g.node_ranges(), g.type_per_edge.cpu()
-    if kinds.numel() and int(kinds.max()) >= len(g.edge_types_by_id()):
-        raise GraphError(
-            f"Expected type_per_edge below the number of edge types, {len(g.edge_types_by_id())}, got "
-            f"{int(kinds.max())}."
-        )
-    tables, positions = {}, {}
-    for k, edge_type in enumerate(g.edge_types_by_id()):
-        at = (kinds == k).nonzero().view(-1)
-        src, dst = offsets[edge_type[0]], offsets[edge_type[2]]
-        colptr = torch.searchsorted(at, indptr.long()[dst.start : dst.stop + 1])
-        outside = int(colptr[0]) + at.numel() - int(colptr[-1])
-        if outside:
-            raise GraphError(
-                f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
-                f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
-            )
-        row = indices[at] - src.start
-        tables[edge_type] = EdgeInput(row=row, colptr=colptr, time=None if times is None else times[at])
-        positions[edge_type] = at
-    return build_graph({name: len(own) for name, own in offsets.items()}, tables), dict(positions)
-
-
-def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], original: Tensor | None) -> Graph:
-    """Let edge ids be the original ones, or positions in the fused CSC."""
-    ids = {t: at if original is None else original if at is None else original[at] for t, at in positions.items()}
-    return with_edge_ids(graph, {t: of_type for t, of_type in ids.items() if of_type is not None})
-
-
-def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
+def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool | None]:
     """Return time keys ``[num_edges] int64``, the later of edge and source, and whether the times are floats."""
     parts = []
     times = g.node_attribute(node_time)
@@ -310,6 +262,8 @@ def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[T
         parts.append(values[g.indices.cpu().long()])
     if edge_time is not None:
         parts.append(edge_attribute(g, edge_time, "times").cpu())
+    if not parts:
+        return None, None
     floating = any(values.dtype.is_floating_point for values in parts)
     keys = [time_key(values, floating=floating) for values in parts]
-    return (None if not keys else keys[0] if len(keys) == 1 else torch.maximum(*keys)), floating
+    return (keys[0] if len(keys) == 1 else torch.maximum(*keys)), floating

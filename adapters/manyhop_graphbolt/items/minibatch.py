@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph, columns_of_edges
 from manyhop_graphbolt.pipes import Movable, show
-from manyhop_graphbolt.types import GONE, Features, GBWarning, Nodes, etype_str_to_tuple, missing
+from manyhop_graphbolt.types import GONE, Features, GBWarning, Nodes, as_given, by_type, etype_str_to_tuple, missing
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
@@ -42,33 +42,25 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """Build the block of one layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
 
-    from manyhop_dgl.samplers.blocks import (
-        block_schema,
-        frames_of_ids,
-        index_of_dgl,
-        make_column,
-        make_frame,
-        relation_maker,
-    )
+    from manyhop_dgl.samplers import blocks
 
-    csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
-    rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
-    columns = _by_type(subgraph.original_column_node_ids, HOMOGENEOUS_NODE)
-    row_masks, edge_masks = (
-        _by_type(subgraph.row_mask, HOMOGENEOUS_NODE),
-        _by_type(subgraph.edge_mask, HOMOGENEOUS_EDGE),
-    )
-    if rows is None or columns is None:
+    def of_nodes(value: object) -> dict[str, Tensor]:
+        return {t or HOMOGENEOUS_NODE: one for t, one in by_type(value).items()}
+
+    rows, columns = of_nodes(subgraph.original_row_node_ids), of_nodes(subgraph.original_column_node_ids)
+    csc, row_masks = by_type(subgraph.sampled_csc), of_nodes(subgraph.row_mask)
+    ids, edge_masks = by_type(subgraph.original_edge_ids), by_type(subgraph.edge_mask)
+    if not rows or not columns:
         raise InputError(
             "Expected layers with original_row_node_ids and original_column_node_ids to make blocks of, got one "
             "without. Compact it first (unique_and_compact_csc_formats)."
         )
-    node_types, edge_types = sorted({*rows, *columns}), sorted(csc)  # as in DGL
+    node_types, edge_types = sorted({*rows, *columns}), sorted(csc, key=str)  # as in DGL
     none = next(iter(rows.values()))[:0]
     sources, targets = [[nodes.get(t, none) for t in node_types] for nodes in (rows, columns)]
     num_src, num_dst = [{t: n.shape[0] for t, n in zip(node_types, some, strict=True)} for some in (sources, targets)]
-    canonical = tuple([t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types])
-    relation = relation_maker(none.device)
+    canonical = tuple([HOMOGENEOUS_EDGE if t is None else etype_str_to_tuple(t) for t in edge_types])
+    relation = blocks.relation_maker(none.device)
 
     def structure() -> tuple[list[Any], list[int]]:
         ends = zip(edge_types, canonical, strict=True)
@@ -76,29 +68,24 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
         return relations, [*num_src.values(), *num_dst.values()]
 
     def node_frames() -> list[Any]:
-        nodes = frames_of_ids(dgl.NID, sources) if with_nodes else [make_frame(some.shape[0], {}) for some in sources]
-        nodes += [make_frame(some.shape[0], {}) for some in targets]
-        if row_masks is not None:
-            for frame, t in zip(nodes, 2 * node_types, strict=True):
-                frame._columns["node_mask"] = make_column(row_masks[t][: frame.num_rows])
+        nodes = [blocks.make_frame(some.shape[0], {}) for some in sources]
+        nodes = blocks.frames_of_ids(dgl.NID, sources) if with_nodes else nodes
+        nodes += [blocks.make_frame(some.shape[0], {}) for some in targets]
+        for frame, t in zip(nodes, 2 * node_types, strict=True) if row_masks else ():
+            frame._columns["node_mask"] = blocks.make_column(row_masks[t][: frame.num_rows])
         return nodes
 
     def edge_frames() -> list[Any]:
         edges = []
         for name in edge_types:
-            own = None if ids is None else ids.get(name)
-            edges += [make_frame(csc[name].indices.shape[0], {})] if own is None else frames_of_ids(dgl.EID, [own])
-            if edge_masks is not None:
-                edges[-1]._columns["edge_mask"] = make_column(edge_masks[name])
+            empty = [blocks.make_frame(csc[name].indices.shape[0], {})]
+            edges += empty if ids.get(name) is None else blocks.frames_of_ids(dgl.EID, [ids[name]])
+            if edge_masks:
+                edges[-1]._columns["edge_mask"] = blocks.make_column(edge_masks[name])
         return edges
 
-    schema = block_schema(tuple(node_types), canonical)
-    return schema.block(structure, node_frames, edge_frames, lazy=relation is not index_of_dgl)
-
-
-def _by_type(value: object, only: str | EdgeType) -> Any:
-    """Return values by type; a homogeneous layer has one type."""
-    return value if value is None or isinstance(value, dict) else {only: value}
+    schema = blocks.block_schema(tuple(node_types), canonical)
+    return schema.block(structure, node_frames, edge_frames, lazy=relation is not blocks.index_of_dgl)
 
 
 def _narrow(csc: CSCFormatBase) -> tuple[Tensor, Tensor]:
@@ -172,7 +159,8 @@ class MiniBatch(Movable):
     @property
     def seed_nodes(self) -> Nodes | None:
         """``seeds``, if they are nodes (DGL 2.1)."""
-        return self.seeds if _are_nodes(self.seeds) else None
+        are_nodes = all(isinstance(part, Tensor) and part.dim() == 1 for part in by_type(self.seeds).values())
+        return self.seeds if are_nodes else None
 
     @seed_nodes.setter
     def seed_nodes(self, value: Nodes | None) -> None:
@@ -219,14 +207,10 @@ class MiniBatch(Movable):
 
         By edge type if the seeds are. ``None`` without pairs or labels.
         """
-        seeds, labels = self.compacted_seeds, self.labels
-        parts = seeds.values() if isinstance(seeds, dict) else (seeds,)
-        if labels is None or any(ends is None or ends.dim() != 2 for ends in parts):
+        seeds = by_type(self.compacted_seeds)
+        if self.labels is None or not seeds or any(ends is None or ends.dim() != 2 for ends in seeds.values()):
             return None
-        if isinstance(seeds, dict):
-            return {name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}, labels
-        assert seeds is not None
-        return (seeds[:, 0], seeds[:, 1]), labels
+        return as_given({name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}), self.labels
 
     def moving(self) -> tuple[str, ...]:
         """Return the names of the attributes that ``to`` moves: all."""
@@ -255,7 +239,7 @@ class MiniBatch(Movable):
             csc = [subgraph.sampled_csc for subgraph in self.sampled_subgraphs]
             edges = [torch.stack((part.indices, columns_of_edges(part))) for part in csc]
             edge_index = torch.unique(torch.cat(edges, dim=1), dim=1).long()
-        seeds = next(iter(self.seeds.values())) if isinstance(self.seeds, dict) else self.seeds
+        seeds = next(iter(by_type(self.seeds).values()), None)
         return Data(
             x=next(iter(features.values()), None),
             edge_index=edge_index,
@@ -272,18 +256,9 @@ class MiniBatch(Movable):
         return show("MiniBatch", {**shown, **further})
 
 
-def _are_nodes(seeds: object) -> bool:
-    """Return whether seeds are nodes, not pairs of them."""
-    if isinstance(seeds, dict):
-        return all(_are_nodes(part) for part in seeds.values())
-    return isinstance(seeds, Tensor) and seeds.dim() == 1
-
-
 def num_seeds(item: object) -> int:
     """Return how many seed nodes, or seed edges, a minibatch has; 0 for other items."""
-    if not isinstance(item, MiniBatch):
-        return 0
-    parts = item.seeds.values() if isinstance(item.seeds, Mapping) else (item.seeds,)
+    parts = by_type(item.seeds).values() if isinstance(item, MiniBatch) else ()
     return sum([part.size(0) for part in parts if isinstance(part, Tensor) and part.dim() > 0])
 
 

@@ -21,33 +21,28 @@ from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.pipes import DataPipe
-from manyhop_graphbolt.types import etype_str_to_tuple
+from manyhop_graphbolt.types import ends_of
 
 _NAMES: Final = ("seeds", "seed_nodes", "node_pairs")
 
 
 def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int]) -> list[tuple[Tensor, int]]:
     """Return for each type of items the node of each item, of an edge its source, and the number of such nodes."""
-    if isinstance(items, ItemSet):
-        return [(_nodes(items), integer("num_nodes", num_nodes, 0))]
     found = []
-    for kind, one in items.by_type.items():
-        node_type = etype_str_to_tuple(kind)[0] if ":" in kind else kind
-        if not isinstance(num_nodes, Mapping) or node_type not in num_nodes:
+    for kind, one in ({None: items} if isinstance(items, ItemSet) else items.by_type).items():
+        node_type = ends_of(kind)[0] if kind is not None and ":" in kind else kind
+        number = num_nodes.get(node_type) if node_type is not None and isinstance(num_nodes, Mapping) else num_nodes
+        if number is None or (node_type is not None and number is num_nodes):
             raise InputError(f"Expected num_nodes with a number for '{node_type}', got {num_nodes!r}.")
-        found.append((_nodes(one), integer(f"num_nodes['{node_type}']", num_nodes[node_type], 0)))
+        place = next((i for i, name in enumerate(one.names or ()) if name in _NAMES), None)
+        if place is None:
+            raise InputError(f"Expected items with one of the names {_NAMES} for seed_parts, got {one.names}.")
+        whole = one[:]
+        seeds: Tensor = whole[place] if isinstance(whole, tuple) else whole
+        if seeds.dim() not in (1, 2) or seeds.is_floating_point():
+            raise InputError(f"Expected integers of shape [n] or [n, 2] for seed_parts, got other items {one.names}.")
+        found.append((seeds if seeds.dim() == 1 else seeds[:, 0], integer("num_nodes", number, 0)))
     return found
-
-
-def _nodes(items: ItemSet) -> Tensor:
-    place = next((i for i, name in enumerate(items.names or ()) if name in _NAMES), None)
-    if place is None:
-        raise InputError(f"Expected items with one of the names {_NAMES} for seed_parts, got {items.names}.")
-    whole = items[:]
-    seeds: Tensor = whole[place] if isinstance(whole, tuple) else whole
-    if seeds.dim() not in (1, 2) or seeds.is_floating_point():
-        raise InputError(f"Expected integers of shape [n] or [n, 2] for seed_parts, got items {items.names} of others.")
-    return seeds if seeds.dim() == 1 else seeds[:, 0]
 
 
 _EPOCHS = 64  # number of epochs whose drawn seeds are stored, for iterations that are still running
@@ -168,15 +163,7 @@ class ItemSampler(DataPipe):
         """
         plan, number = self.plan_of(epoch)
         positions = torch.from_numpy(plan.indices(number, batch))
-        return self.dressed(self.items_at(positions), self.key(epoch, batch))
-
-    def items_at(self, positions: Tensor) -> object:
-        """Return the items of one batch at positions ``[n] int64``, as the minibatcher receives them."""
-        if not self._plan.shuffle:
-            first, end = int(positions[0]), int(positions[-1]) + 1
-            if end - first == len(positions):  # else items are repeated
-                return self.item_set[first:end]
-        return self.item_set[positions]
+        return self.dressed(self.item_set[positions], self.key(epoch, batch))
 
     def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
         """Return the items of multiple batches, by one lookup if they have one type.
@@ -186,7 +173,7 @@ class ItemSampler(DataPipe):
             device: a GPU, to which one copy moves the items; a CPU: they are not moved.
         """
         if isinstance(self.item_set, HeteroItemSet):
-            return [self.items_at(some) for some in positions]
+            return [self.item_set[some] for some in positions]
         items = self.item_set[torch.cat(list(positions))]
         parts: tuple[Tensor, ...] = items if isinstance(items, tuple) else (items,)
         if device.type == "cuda":
@@ -266,13 +253,11 @@ class DistributedItemSampler(ItemSampler):
                 "num_nodes, or leave both out."
             )
         if seed_parts is not None and num_nodes is not None:
-            self._plan = replace(self._plan, parts=self._find_parts(check_num_parts(seed_parts), num_nodes))
+            check_num_parts(seed_parts)
+            found = [parts_of(nodes, count, seed_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
+            self._plan = replace(self._plan, parts=ItemParts(np.concatenate(found), seed_parts, self.batch_size))
         if seed is None:
             self._agree()
-
-    def _find_parts(self, num_parts: int, num_nodes: int | Mapping[str, int]) -> ItemParts:
-        found = [parts_of(nodes, count, num_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
-        return ItemParts(np.concatenate(found), num_parts, self.batch_size)
 
     def _agree(self) -> None:
         """Use the seed of rank 0, and check that all ranks have equal items and options."""

@@ -39,21 +39,20 @@ class ItemSet:
     """
 
     def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
-        if not _is_scalar(items):
-            self._items: Any = tuple(map(_rows, _as_tuple(items)))
-        else:
-            self._items = items if isinstance(items, Tensor) else int(items)
         self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
-        if _is_scalar(items) and int(items) < 0:
-            raise InputError(f"Expected a number of items, at least 0, got {int(items)}.")
-        if self._items == ():
-            raise InputError("Expected at least one tensor of items, got an empty tuple.")
+        if _is_scalar(items):
+            self._items: Any = items if isinstance(items, Tensor) else int(items)
+            lengths = [int(items)]
+        else:
+            self._items = tuple(map(_rows, items if isinstance(items, tuple) else (items,)))
+            lengths = [len(item) for item in self._items]
+        if lengths == [] or lengths[0] < 0:
+            raise InputError(f"Expected at least one tensor of items, or a number of at least 0, got {items}.")
         if self._names is not None and len(self._names) != self.num_items:
             raise InputError(
                 f"Number of items ({self.num_items}) and names ({len(self._names)}) must match, got {self._names}. "
                 "Name each of them."
             )
-        lengths = [len(item) for item in self._items] if isinstance(self._items, tuple) else [int(self._items)]
         if len(set(lengths)) > 1:
             raise InputError(f"Expected items of the same length, got {lengths} for the names {self._names}.")
         self._length = lengths[0]
@@ -145,20 +144,10 @@ class HeteroItemSet:
         if isinstance(at, int):
             k = bisect_right(self._offsets, at) - 1
             return {self._keys[k]: self._itemsets[self._keys[k]][at - self._offsets[k]]}
-        found = {}
-        if isinstance(at, slice) and at.step == 1:
-            for key, begin, end in zip(self._keys, self._offsets[:-1], self._offsets[1:], strict=True):
-                low, high = max(at.start, begin), min(at.stop, end)
-                if low < high:
-                    found[key] = self._itemsets[key][low - begin : high - begin]
-            return found
         ids = torch.arange(at.start, at.stop, at.step) if isinstance(at, slice) else at
         kind = torch.searchsorted(torch.tensor(self._offsets), ids, right=True) - 1
-        for k, key in enumerate(self._keys):
-            mine = ids[kind == k]
-            if mine.numel():
-                found[key] = self._itemsets[key][mine - self._offsets[k]]
-        return found
+        parts = {key: ids[kind == k] - self._offsets[k] for k, key in enumerate(self._keys)}
+        return {key: self._itemsets[key][part] for key, part in parts.items() if part.numel()}
 
     def __repr__(self) -> str:
         itemsets = textwrap.indent(repr(self._itemsets), " " * len("    itemsets=")).strip()
@@ -167,10 +156,6 @@ class HeteroItemSet:
 
 ItemSetDict = HeteroItemSet
 """The name of :class:`HeteroItemSet` in DGL 2.1."""
-
-
-def _as_tuple(items: object) -> tuple[object, ...]:
-    return items if isinstance(items, tuple) else (items,)
 
 
 def _is_scalar(x: object) -> bool:

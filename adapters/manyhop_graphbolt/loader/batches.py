@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -20,14 +19,14 @@ from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, Streams, current_exchange, tensors_in
 from manyhop.loading.pipeline import Stage as StageName
 from manyhop.sampling import BatchKey
-from manyhop.system.ranges import ranged, wanted
+from manyhop.system.ranges import ranged
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
-from manyhop_graphbolt.loader.chain import Chain, to_gpu
+from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, to_gpu
 from manyhop_graphbolt.loader.facts import FeatureColumns
 from manyhop_graphbolt.loader.padding import Padding
-from manyhop_graphbolt.loader.source import Sampled, Source
 from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.layers import layers_of, put_layers
 from manyhop_graphbolt.stages.sampling import SubgraphSampler
 from manyhop_graphbolt.stages.stage import (
     FUNCTIONS,
@@ -40,9 +39,7 @@ from manyhop_graphbolt.stages.stage import (
     is_ours,
     step,
 )
-from manyhop_graphbolt.types import Pipe
-
-_Part = tuple[StageName, list[Step], Streams | None]
+from manyhop_graphbolt.types import Pipe, by_type
 
 
 class TimedStages:
@@ -63,47 +60,32 @@ class TimedStages:
         replaced: tuple[Pipe, Step] | None = None,
     ) -> None:
         self._stats = stats
-        self._parts: list[_Part] = []
-        for name, some in groupby(stages, _stage_name):
-            part = list(some)
-            on_its_clock = streams if on_gpu and name != "assemble" else None
-            steps = [_step_of(stage, gather, replaced) for stage in part]
-            if name == "sample" and wanted():
-                steps = [ranged(name)(partial(_in_a_row, steps))]
-            self._parts.append((name, steps, on_its_clock))
-            on_gpu = on_gpu or any(map(to_gpu, part))
+        self._steps: list[tuple[StageName, Step, Streams | None]] = []
+        for stage in stages:
+            name = _stage_name(stage)
+            run: Step = stage.step if isinstance(stage, Stage) else partial(step, stage)
+            if replaced is not None and stage is replaced[0]:
+                run = replaced[1]
+            elif isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
+                run = partial(_fetch, stage, gather)
+            run = ranged(name)(run) if name == "sample" else run
+            self._steps.append((name, run, streams if on_gpu and name != "assemble" else None))
+            on_gpu = on_gpu or to_gpu(stage)
 
     def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
         """Apply all stages to an item."""
         with nullcontext() if key is None else drawing(key, calls):
-            for name, steps, streams in self._parts:
+            for name, run, streams in self._steps:
                 if streams is None:
                     start = perf_counter()
-                    for step_ in steps:
-                        item = step_(item)
+                    item = run(item)
                     self._stats.record(batch, name, start, perf_counter())
                     continue
                 begun = streams.mark() if times else None
-                for step_ in steps:
-                    item = step_(item)
+                item = run(item)
                 if begun is not None:
                     streams.took(times, name, batch, begun, streams.mark())
         return item
-
-
-def _in_a_row(steps: Sequence[Step], item: object) -> object:
-    for step_ in steps:
-        item = step_(item)
-    return item
-
-
-def _step_of(stage: Pipe, gather: Gather, replaced: tuple[Pipe, Step] | None) -> Step:
-    """Return the function that applies a stage to an item."""
-    if replaced is not None and stage is replaced[0]:
-        return replaced[1]
-    if isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
-        return partial(_fetch, stage, gather)
-    return stage.step if isinstance(stage, Stage) else partial(step, stage)
 
 
 def _fetch(stage: FeatureFetcher, gather: Gather, item: MiniBatch) -> MiniBatch:
@@ -128,22 +110,14 @@ def contents_of(item: object) -> dict[str, int]:
         nodes, edges = (sum(map(sum, some.values())) for some in (padded.counts.nodes, padded.counts.edges))
         return found | {"nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
     layers = [getattr(layer, "sampled_csc", None) for layer in item.sampled_subgraphs or ()]  # or a user's own kind
-    edges = sum([_numel(getattr(csc, "indices", None)) for layer in layers for csc in _values(layer)])
-    return found | {"nodes": sum(map(_numel, _values(item.input_nodes))), "edges": edges}
+    edges = sum([csc.indices.numel() for layer in layers for csc in by_type(layer).values()])
+    return found | {"nodes": sum([ids.numel() for ids in by_type(item.input_nodes).values()]), "edges": edges}
 
 
 def feature_bytes(item: object) -> int:
     """Return the bytes of the features of a minibatch; 0 for other items."""
     features = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
-    return sum([getattr(rows, "nbytes", 0) for some in features for rows in _values(some)])
-
-
-def _values(by_type: Any) -> Iterable[Any]:
-    return by_type.values() if isinstance(by_type, Mapping) else (by_type,)
-
-
-def _numel(ids: object) -> int:
-    return ids.numel() if isinstance(ids, Tensor) else 0
+    return sum([getattr(rows, "nbytes", 0) for some in features for rows in by_type(some).values()])
 
 
 class Keyed(NamedTuple):
@@ -259,8 +233,7 @@ class Batches:
         return self._run_functions(made, key, 0)
 
     def _done(self, key: BatchKey, item: object, batch: int) -> object:
-        if self._padding is not None:
-            _settle(item)
+        _settle(item)
         if self.hands_out:
             return Keyed(key, item)
         return self._run_functions(item, key, batch) if self._functions_in_threads else item
@@ -275,30 +248,27 @@ class Batches:
         items: list[Any] = list(self._answered(samples, rank_batches))
         nbytes = 0
         start = gpu.start_gather()
-        for stage in (
-            grouped.after if self.gathers_groups else [one for one in grouped.after if isinstance(one, FeatureFetcher)]
-        ):
+        for stage in grouped.after:
             if isinstance(stage, FeatureFetcher):
                 nbytes += stage.fetch(items, self._gather)
-            else:
+            elif self.gathers_groups:
                 items = [step(stage, item) for item in items]
         gpu.end_gather(start, len(samples))
-        if self._padding is not None:
-            for item in items:
-                _settle(item)
+        for item in items:
+            _settle(item)
         if not self.hands_out:
             return items, nbytes
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
     def _answered(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch | None] | None) -> list[MiniBatch]:
         """Return minibatches with their layers. The samples are unchanged: they may be needed again."""
-        assert self._chain.grouped is not None
-        items = [copy.copy(sample.item) for sample in samples]
+        items = [copy.copy(one.item) for one in samples]
         topology = samples[0].topology  # one launch samples one topology
-        sampled = items, topology, [one.sample for one in samples]
         if self._padding is None:
-            return self._chain.grouped.layers.answer(*sampled)
-        self._padding.answer(*sampled)
+            by_kind = [topology.by_type(one.sample) for one in samples]
+            put_layers(items, layers_of(by_kind, with_ids=topology.has_original_edge_ids))
+            return items
+        self._padding.answer(items, topology, [one.sample for one in samples])
         for rank_batch, item in zip(rank_batches or (), items, strict=False):
             if rank_batch is not None:
                 rank_batch.contents.update(padded=1, fit=int(item.padding is not None and item.padding.grown == 0))
@@ -308,8 +278,8 @@ class Batches:
         gpu = self._gpu
         if gpu is None:
             return gather(requests, pool=self._pool, threads=self._threads, exchange=current_exchange())
-        placed = gpu.columns(self._columns)
-        return gpu.gather([placed.request(request) for request in requests], self._threads)
+        gpu.columns(self._columns).redirect(requests)
+        return gpu.gather(requests, self._threads)
 
     def contents(self, sample: Sampled) -> dict[str, int]:
         """Return how many seeds, nodes and edges a sample has."""
@@ -326,7 +296,7 @@ class Batches:
         topology, _ = self._chain.grouped.layers.current()
         sample, none = empty_sample(topology.graph, device), torch.empty(0, 2, dtype=torch.int64, device=device)
         item = MiniBatch(seeds={} if len(topology.offsets) > 1 else none)
-        return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
+        return Sampled(BatchKey(0, 0, 0), item, topology, 1, 0, sample)
 
     def hand_out(self, batch: Keyed) -> object:
         """Apply functions of the user to a minibatch, in the caller."""

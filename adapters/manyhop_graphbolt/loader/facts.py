@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import is_
 
 import torch
 from torch.utils.data import IterDataPipe
@@ -25,17 +26,16 @@ from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
 class PlacedFeatures:
-    """Features, each where a GPU reads it."""
+    """Features, each where a GPU reads it; of some, ``there`` has another source, by the id of their tensor."""
 
-    def __init__(self, given: dict[str, object], placed: dict[str, object]) -> None:
-        self.given, self._placed = given, placed
-        self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
+    def __init__(self, tables: list[object], there: dict[int, object]) -> None:
+        self.tables, self._there = tables, there
+        self.sources = [there.get(id(table), table) for table in tables]
 
-    def request(self, request: RowRequest) -> RowRequest:
-        """Return the request with the source for the GPU; unchanged for features that were added later."""
-        if self.given.get(request.name) is not request.source or request.name not in self._placed:
-            return request
-        return RowRequest(self._placed[request.name], request.index, request.dim, request.name, request.bound)
+    def redirect(self, requests: Sequence[RowRequest]) -> None:
+        """Let requests read from the sources for the GPU; features that were added later are unchanged."""
+        for request in requests:
+            request.source = self._there.get(id(request.source), request.source)
 
     def shared_objects(self) -> frozenset[int]:
         """Return nothing: minibatches share no object with a store."""
@@ -50,65 +50,47 @@ class FeatureColumns:
     def __init__(self, fetchers: Sequence[FeatureFetcher]) -> None:
         self._wanted = [(one.feature_store, key, title_of(*key)) for one in fetchers for key in one.feature_keys()]
 
+    def _found(self) -> dict[str, Feature]:
+        """Return the features with a source of rows, by title. Missing ones are reported for the minibatch."""
+        found: dict[str, Feature] = {}
+        for store, key, title in self._wanted:
+            with suppress(FeatureError):
+                feature = own_feature(store, key)
+                if feature is not None and feature.table() is not None:
+                    found[title] = feature
+        return found
+
     @property
     def complete(self) -> bool:
         """Whether a GPU can read all of them: none has a ``read`` of the user."""
-        return all(feature is not None and feature.table() is not None for _, feature in self._features())
+        return self._found().keys() == {title for _, _, title in self._wanted}
 
     def named(self) -> list[tuple[str, object]]:
-        """Return title and tensor of the features that the loader places."""
-        return list(self._current(placed=True).items())
+        """Return title and tensor of the features that the loader places: those without a cache of the user."""
+        return [(title, one.table()) for title, one in self._found().items() if isinstance(one, TorchBasedFeature)]
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFeatures:
         """Return the features that the stores have now."""
-        placed = {title: source(title, tensor) for title, tensor in self._current(placed=True).items()}
-        return PlacedFeatures(self._current(), placed)
+        there = {id(table): source(title, table) for title, table in self.named()}
+        return PlacedFeatures(list(self.tables().values()), there)
 
     def fits(self, placed: PlacedFeatures) -> bool:
         """Return whether no feature was replaced, added or removed since. Called for each batch."""
-        for store, key, title in self._wanted:
-            feature = own_feature(store, key)
-            if (None if feature is None else feature.table()) is not placed.given.get(title):
-                return False
-        return True
+        tables = list(self.tables().values())
+        return len(tables) == len(placed.tables) and all(map(is_, tables, placed.tables))
 
     def tables(self) -> dict[str, object]:
         """Return the sources of rows, by title."""
-        found: dict[str, object] = {}
-        for store, key, title in self._wanted:
-            with suppress(FeatureError):  # of a missing feature, which is raised for the minibatch
-                feature = own_feature(store, key)
-                table = None if feature is None else feature.table()
-                if table is not None:
-                    found[title] = table
-        return found
+        return {title: feature.table() for title, feature in self._found().items()}
 
     def exchanged(self) -> dict[str, ShardedRows | DistributedRows]:
         """Return the features whose rows ranks exchange, by title."""
         return {name: t for name, t in self.tables().items() if isinstance(t, ShardedRows | DistributedRows)}
 
-    def _features(self) -> Iterator[tuple[str, Feature | None]]:
-        for store, key, title in self._wanted:
-            yield title, own_feature(store, key)
-
-    def _current(self, *, placed: bool = False) -> dict[str, object]:
-        """Return title -> source of rows; ``placed``: without features behind a cache of the user."""
-        found: dict[str, object] = {}
-        for title, feature in self._features():
-            table = None if feature is None else feature.table()
-            if table is not None and (isinstance(feature, TorchBasedFeature) or not placed):
-                found[title] = table
-        return found
-
-
-def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
-    """Return the features that a chain fetches and whose rows ranks exchange, by title."""
-    return FeatureColumns(chain.fetchers).exchanged()
-
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
     """Raise InputError if ranks exchange rows, but do not run in step, or cannot exchange."""
-    found = exchanged(chain)
+    found = FeatureColumns(chain.fetchers).exchanged()
     if not found:
         return
     why = f"as ranks exchange rows of {next(iter(found))} for every minibatch"

@@ -25,16 +25,9 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches
-from manyhop_graphbolt.loader.chain import Chain, gpu_of
-from manyhop_graphbolt.loader.facts import (
-    ChainFacts,
-    FeatureColumns,
-    check_exchanged,
-    check_placed,
-    exchanged,
-)
+from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, given_minibatch, gpu_of
+from manyhop_graphbolt.loader.facts import ChainFacts, FeatureColumns, check_exchanged, check_placed
 from manyhop_graphbolt.loader.padding import Padding, check_pad
-from manyhop_graphbolt.loader.source import Sampled, Source, given_minibatch
 from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.types import Nodes, Pipe
 
@@ -171,7 +164,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return schedule
 
     def _over_nodes(self) -> bool:
-        return any(isinstance(rows, ShardedRows) for rows in exchanged(self._chain).values())
+        return any(isinstance(rows, ShardedRows) for rows in self._sources())
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         sampler = self._chain.sampler
@@ -267,7 +260,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         """Return the position of the latest iteration, counted in received minibatches, not in prefetched ones.
 
         With a :class:`DistributedItemSampler` it is that of all ranks, which must have received equal numbers.
-
         """
         if not self._progress.begun:
             self._progress.epoch = self._chain.sampler.next_epoch

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.padding import Pad, check_pad_option, lengthened, mask_of
 from manyhop.loading.pipeline import Counts, Padded, Padder, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
+from manyhop_graphbolt.graph.subgraph import SampledSubgraphImpl
 from manyhop_graphbolt.graph.topology import Topology
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.loader.chain import Chain, Sampling
-from manyhop_graphbolt.loader.source import Sampled
+from manyhop_graphbolt.loader.chain import Chain, Sampled, Sampling
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import layers_of, mark_padding, put_layers
+from manyhop_graphbolt.stages.layers import layers_of, put_layers
 from manyhop_graphbolt.stages.sampling import begin_nodes
-from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours
-from manyhop_graphbolt.types import Pipe, etype_str_to_tuple
+from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, edges_to_exclude, is_ours
+from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, ends_of, etype_str_to_tuple, etype_tuple_to_str
 
 _IDS = ("seeds", "labels", "indexes", "timestamp")
 _MARGIN = 0.1
@@ -40,7 +41,7 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
         raise InputError(
             "Expected sample_neighbor or sample_layer_neighbor in a chain with pad='auto', got neither. Leave pad out."
         )
-    excluder = excluder_of(chain.sampling)
+    excluder = _excluder_of(chain.sampling)
     for stage in chain.sampling.after:
         if is_ours(stage) and not isinstance(stage, FeatureFetcher | CopyTo) and stage is not excluder:
             raise InputError(
@@ -49,7 +50,7 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
             )
 
 
-def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
+def _excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
     """Return the stage right after sampling that excludes seed edges, before minibatches are padded."""
     first = next(iter(sampling.after), None)
     return first if isinstance(first, SeedEdgesExcluder) else None
@@ -61,13 +62,11 @@ class Padding:
     def __init__(
         self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
-        self._sampling = sampling
-        self._excluder = excluder_of(sampling)
+        self._sampling, self._excluder = sampling, _excluder_of(sampling)
         seeds_of = [_seeds(one.item) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))
         alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
-        by_type = [one.topology.by_type(one.sample) for one in samples]
-        counts = [Counts.of(one) for one in by_type]
+        counts = [Counts.of(one.topology.by_type(one.sample)) for one in samples]
         seeds: dict[NodeType, int] | None = None
         if alone and first.are_nodes:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
@@ -78,20 +77,18 @@ class Padding:
             most |= {t: max(part.number, most.get(t, 0)) for t, part in one.items()}
         self._links = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
 
-    def answer(
-        self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
-    ) -> list[MiniBatch]:
+    def answer(self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]) -> None:
         """Add padded samples to minibatches; on a GPU, all of them by one kernel."""
-        by_type = [topology.by_type(sample) for sample in samples]
+        by_kind = [topology.by_type(sample) for sample in samples]
         if self._excluder is not None:
-            by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
-        padded = self._pad(by_type)
+            both = zip(minibatches, by_kind, strict=True)
+            by_kind = [_without_seed_edges(self._excluder, *one) for one in both]
+        padded = self._pad(by_kind)
         layers = layers_of([one.sample for one in padded], with_ids=topology.has_original_edge_ids)
         put_layers(minibatches, layers)
         for minibatch, own, one in zip(minibatches, layers, padded, strict=True):
-            mark_padding(minibatch, own, one)
+            _mark(minibatch, own, one)
             self._pad_seeds(minibatch, one)
-        return list(minibatches)
 
     @property
     def replaced(self) -> tuple[Pipe, Callable[[Any], object]]:
@@ -100,62 +97,47 @@ class Padding:
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
         topology, sample = self._sampling.layers.drawn(begin_nodes(minibatch)[0])
-        return self.answer([minibatch], topology, [sample])[0]
+        self.answer([minibatch], topology, [sample])
+        return minibatch
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
         """Pad the values per seed: nodes to the number of columns of the last layer, links to fixed numbers."""
         spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
         seeds, sizes = _seeds(minibatch), Sizes()
-        for t, (n, width, are_nodes) in seeds.items():
-            least = min([spare[end] for end in _ends(t, width)])  # -1: without padding
+        for t, (n, ends, are_nodes) in seeds.items():
+            least = min(spare[end] for end in ends)  # -1: without padding
             sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
-        for name in _IDS:
-            self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
-        self._fill(minibatch, "compacted_seeds", sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
+        for name in (*_IDS, "compacted_seeds"):
+            filled = {}
+            for t, part in by_type(getattr(minibatch, name, None)).items():
+                if not isinstance(part, Tensor):
+                    raise InputError(f"Expected {name} as tensors with pad='auto', got a {type(part).__name__}.")
+                fills = [spare[end] for end in seeds[t].ends] if name == "compacted_seeds" else [0]
+                filled[t] = _filled(part, sizes[t], fills)
+            if filled:
+                setattr(minibatch, name, as_given(filled))
         device = next(iter(padded.node_mask.values())).device
-        masks = {t: mask_of(n, sizes[t], device) for t, (n, _, _) in seeds.items()}
-        minibatch.seed_mask = masks.get(None, masks)  # type: ignore[arg-type]  # types have names
-
-    def _fill(
-        self, minibatch: MiniBatch, name: str, sizes: Sizes, fills: Callable[[str | None, int], list[int]]
-    ) -> None:
-        value = getattr(minibatch, name, None)
-        if value is None:
-            return
-
-        def filled(kind: str | None, part: object) -> object:
-            if not isinstance(part, Tensor):
-                raise InputError(f"Expected {name} as tensors with pad='auto', got a {type(part).__name__}.")
-            return _filled(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
-
-        typed = isinstance(value, Mapping)
-        setattr(minibatch, name, {t: filled(t, v) for t, v in value.items()} if typed else filled(None, value))
+        minibatch.seed_mask = as_given({t: mask_of(one.number, sizes[t], device) for t, one in seeds.items()})
 
 
 class _Seeds(NamedTuple):
     """The seeds of a type."""
 
     number: int
-    width: int
-    """Nodes of each."""
+    ends: list[NodeType]
+    """The type of each node of a seed."""
     are_nodes: bool
     """Whether they are nodes, not links between some."""
 
 
 def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
     """Return the seeds of a minibatch by type; untyped ones have the type ``None``."""
-    given: Any = minibatch.seeds
-    return {
-        t: _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
-        for t, part in (given if isinstance(given, Mapping) else {None: given}).items()
-    }
-
-
-def _ends(kind: str | None, width: int) -> list[NodeType]:
-    """Return the types of the nodes that seeds of a type consist of."""
-    if kind is None:
-        return [HOMOGENEOUS_NODE] * width
-    return [kind] if width == 1 else [*etype_str_to_tuple(kind)[::2]]
+    found = {}
+    for t, part in by_type(minibatch.seeds).items():
+        are_nodes = part.dim() == 1
+        ends = [t] if are_nodes else ends_of(t)
+        found[t] = _Seeds(len(part), [end or HOMOGENEOUS_NODE for end in ends], are_nodes)
+    return found
 
 
 def _grown(size: int, number: int) -> int:
@@ -178,3 +160,39 @@ def _empty_types(graph: FusedCSCSamplingGraph) -> list[NodeType | EdgeType]:
     nodes, edges = graph.num_nodes, graph.num_edges
     found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
     return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])
+
+
+def _without_seed_edges(excluder: SeedEdgesExcluder, minibatch: MiniBatch, sample: SampledSubgraph) -> SampledSubgraph:
+    """Return a sample, by type, without the seed edges in any layer, with all nodes."""
+    assert sample.num_sampled_edges is not None
+    sampled = [] if tuple(sample.node) == (HOMOGENEOUS_NODE,) else [etype_tuple_to_str(t) for t in sample.row]
+    edges: Nodes = edges_to_exclude(minibatch, excluder.include_reverse_edges, excluder.reverse_etypes_mapping, sampled)
+    keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
+    counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
+    begins = dict.fromkeys(counts, 0)
+    for hop, layer in enumerate(reversed(layers_of([sample], with_ids=False)[0])):
+        for edge_type, drop in layer.edges_to_exclude(edges).items():
+            t = HOMOGENEOUS_EDGE if edge_type is None else etype_str_to_tuple(edge_type)
+            keep[t][begins[t] + drop] = False
+            counts[t][hop] -= drop.numel()
+        begins = {t: begin + sample.num_sampled_edges[t][hop] for t, begin in begins.items()}
+
+    def kept(values: Mapping[EdgeType, Any]) -> dict[EdgeType, Any]:
+        return {t: None if value is None else value[keep[t]] for t, value in values.items()}
+
+    weights = None if sample.edge_weight is None else kept(sample.edge_weight)
+    row, col, ids = kept(sample.row), kept(sample.col), kept(sample.edge_id)
+    return replace(sample, row=row, col=col, edge_id=ids, edge_weight=weights, num_sampled_edges=counts)
+
+
+def _mark(minibatch: MiniBatch, layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
+    """Set the masks of a minibatch and its layers: which rows and edges are real."""
+    edges = {
+        None if t == HOMOGENEOUS_EDGE else etype_tuple_to_str(t): mask.split_with_sizes(list(padded.sizes.edges[t]))
+        for t, mask in padded.edge_mask.items()
+    }
+    for hop, layer in enumerate(reversed(layers)):
+        rows = by_type(layer.original_row_node_ids)
+        layer.row_mask = as_given({t: padded.node_mask[t or HOMOGENEOUS_NODE][: len(ids)] for t, ids in rows.items()})
+        layer.edge_mask = as_given({t: parts[hop] for t, parts in edges.items()})
+    minibatch.node_mask, minibatch.padding = layers[0].row_mask, padded

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -12,17 +11,16 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading.pipeline import Padded
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.subgraph import CSCFormatBase, Excluded, SampledSubgraphImpl
+from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_graphbolt.graph.topology import Topology, fanout_list
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.types import Nodes, etype_str_to_tuple, etype_tuple_to_str
+from manyhop_graphbolt.types import Nodes, as_given, by_type, etype_tuple_to_str
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
@@ -98,18 +96,10 @@ class AllLayers:
         """Return the request for seed nodes."""
         return NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
 
-    def answer(
-        self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
-    ) -> list[MiniBatch]:
-        """Add samples to minibatches."""
-        by_type = [topology.by_type(one) for one in samples]
-        put_layers(minibatches, layers_of(by_type, with_ids=topology.has_original_edge_ids))
-        return list(minibatches)
-
     def drawn(self, seeds: Nodes) -> tuple[Topology, SampledSubgraph]:
         """Return a sample around seed nodes, and the sampled topology."""
         topology, spec = self.current()
-        some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
+        some = next(iter(by_type(seeds).values()))
         known = self._engine
         if known is None or known[0] is not topology or known[1] != some.device:
             known = self._engine = topology, some.device, topology.sampler(spec, some.device)
@@ -142,84 +132,23 @@ def _layers(
 ) -> list[SampledSubgraphImpl]:
     edges = sample.num_sampled_edges
     assert edges is not None
-    hetero = tuple(sample.node) != (HOMOGENEOUS_NODE,)
-    hops: dict[str, Iterator[tuple[Any, ...]]] = {}
+    hops: dict[str | None, Iterator[tuple[Any, ...]]] = {}
     for edge_type, sizes in edges.items():
         parts = sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None
         rows, ids = [repeat(None) if part is None else part.unsafe_split_with_sizes(sizes) for part in parts]
-        hops[_name(edge_type)] = zip([next(indptrs) for _ in sizes], rows, ids, strict=False)
-    columns, *others = [{t: sample.node[t][:n] for t, n in ends.items()} for ends in num_nodes]
+        name = None if edge_type == HOMOGENEOUS_EDGE else _name(edge_type)
+        hops[name] = zip([next(indptrs) for _ in sizes], rows, ids, strict=False)
+    by_hop = [{None if t == HOMOGENEOUS_NODE else t: sample.node[t][:n] for t, n in ends.items()} for ends in num_nodes]
+    columns, *others = map(as_given, by_hop)
     layers: list[SampledSubgraphImpl] = []
     for nodes in others:
         csc, ids_of = {}, {}
-        for name, hop in hops.items():
-            indptr, row, ids_of[name] = next(hop)
-            csc[name] = CSCFormatBase.trusted(indptr, row)
-        layers.insert(0, _layer(csc, columns, nodes, ids_of if with_ids else None, hetero))
+        for kind, hop in hops.items():
+            indptr, row, ids_of[kind] = next(hop)
+            csc[kind] = CSCFormatBase.trusted(indptr, row)
+        layers.insert(0, SampledSubgraphImpl(as_given(csc), columns, nodes, as_given(ids_of) if with_ids else None))
         columns = nodes
     return layers
 
 
-def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
-    """Return a sample for :func:`layers_of` without some edges in any layer, with all nodes."""
-    assert sample.num_sampled_edges is not None
-    keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
-    counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
-    begins = dict.fromkeys(counts, 0)
-    for hop, layer in enumerate(reversed(layers_of([sample], with_ids=False)[0])):
-        for edge_type, drop in layer.edges_to_exclude(edges).items():
-            t = HOMOGENEOUS_EDGE if edge_type is None else etype_str_to_tuple(edge_type)
-            keep[t][begins[t] + drop] = False
-            counts[t][hop] -= drop.numel()
-        begins = {t: begin + sample.num_sampled_edges[t][hop] for t, begin in begins.items()}
-
-    def kept(values: Mapping[EdgeType, Any]) -> dict[EdgeType, Any]:
-        return {t: None if value is None else value[keep[t]] for t, value in values.items()}
-
-    return replace(
-        sample,
-        row=kept(sample.row),
-        col=kept(sample.col),
-        edge_id=kept(sample.edge_id),
-        edge_weight=None if sample.edge_weight is None else kept(sample.edge_weight),
-        num_sampled_edges=counts,
-    )
-
-
-def mark_padding(minibatch: MiniBatch, layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
-    """Set the masks of a minibatch and its layers: which rows and edges are real."""
-    edges = {_name(t): mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
-    for hop, layer in enumerate(reversed(layers)):
-        rows = layer.original_row_node_ids
-        if isinstance(rows, dict):
-            layer.row_mask = {t: padded.node_mask[t][: nodes.numel()] for t, nodes in rows.items()}
-            layer.edge_mask = {t: parts[hop] for t, parts in edges.items()}
-        else:
-            assert rows is not None
-            layer.row_mask = padded.node_mask[HOMOGENEOUS_NODE][: rows.numel()]
-            layer.edge_mask = edges[_name(HOMOGENEOUS_EDGE)][hop]
-    minibatch.node_mask, minibatch.padding = layers[0].row_mask, padded
-
-
-def _layer(
-    csc: dict[str, CSCFormatBase],
-    columns: dict[str, Tensor],
-    rows: dict[str, Tensor],
-    ids: dict[str, Tensor] | None,
-    hetero: bool,
-) -> SampledSubgraphImpl:
-    if hetero:
-        return SampledSubgraphImpl(csc, columns, rows, ids)
-    name, node = _name(HOMOGENEOUS_EDGE), HOMOGENEOUS_NODE
-    return SampledSubgraphImpl(csc[name], columns[node], rows[node], ids and ids[name])
-
-
 _name = cache(etype_tuple_to_str)
-
-
-def with_all_types(graph: Any, values: Nodes) -> Nodes:
-    """Add empty tensors for the node types without seeds to nodes, or to their times."""
-    if not isinstance(values, Mapping):
-        return values
-    some = next(iter(values.values()))
-    return {ntype: values.get(ntype, some[:0]) for ntype in graph.node_type_to_id}

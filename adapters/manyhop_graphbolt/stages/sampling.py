@@ -10,28 +10,31 @@ from torch import Tensor
 
 from manyhop.arguments import as_tensor, check_no_mask, flag, flags
 from manyhop.errors import InputError
-from manyhop_graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
+from manyhop_graphbolt.graph.subgraph import (
+    SampledSubgraph,
+    SampledSubgraphImpl,
+    compact_csc_format,
+    unique_and_compact,
+)
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sets import UNSIGNED
 from manyhop_graphbolt.pipes import check_hints, functional_datapipe
-from manyhop_graphbolt.stages.functional import compact_csc_format, unique_and_compact
-from manyhop_graphbolt.stages.layers import AllLayers, Dependency, checked_graph, fanout_tensors, with_all_types
+from manyhop_graphbolt.stages.layers import AllLayers, Dependency, checked_graph, fanout_tensors
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_graphbolt.types import Nodes, Pipe, etype_str_to_tuple
+from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, ends_of
 
-_ONLY = "_N"
 _HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 
 
-class _Ends(NamedTuple):
+class _Part(NamedTuple):
     """Seed nodes, or one or both ends of seed edges."""
 
-    seeds: str
-    """The type of the seeds."""
+    seeds: str | None
+    """The type of the seeds; ``None``: untyped."""
 
+    end: int
     nodes: Tensor
     times: Tensor | None
-    shape: torch.Size
     are_seeds: bool
 
 
@@ -47,45 +50,40 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
             f"Expected a MiniBatch to sample for, got a {type(minibatch).__name__}. Name the items of the ItemSet: "
             "ItemSet(nodes, names='seeds')."
         )
-    seeds, timestamp = minibatch.seeds, getattr(minibatch, "timestamp", None)
-    if seeds is None:
+    timestamp = getattr(minibatch, "timestamp", None)
+    if minibatch.seeds is None:
         raise InputError("Expected a minibatch with seeds, got one without. Name the items of the ItemSet so.")
-    ends: dict[str, list[_Ends]] = {}
-    for name, given in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
-        ids = _checked_seeds(given, f"seeds of type '{name}'" if isinstance(seeds, dict) else "seeds")
-        times = timestamp[name] if isinstance(timestamp, dict) else timestamp
+    seeds, given_times, parts = by_type(minibatch.seeds), by_type(timestamp), dict[str | None, list[_Part]]()
+    for kind, given in seeds.items():
+        ids = seeds[kind] = _checked_seeds(given, "seeds" if kind is None else f"seeds of type '{kind}'")
+        times = given_times.get(kind, given_times.get(None))
         times = None if times is None else _of_all(times, len(ids))
-        if ids.dim() == 1 or not isinstance(seeds, dict):
-            each = None if times is None else times.repeat_interleave(ids.dim(), dim=0)
-            ends.setdefault(name, []).append(_Ends(name, ids.reshape(-1), each, ids.shape, ids.dim() == 1))
+        if ids.dim() == 1 or kind is None:
+            each = None if times is None else times.repeat_interleave(ids.dim())
+            parts.setdefault(kind, []).append(_Part(kind, 0, ids.reshape(-1), each, ids.dim() == 1))
         else:
-            for i, ntype in enumerate(etype_str_to_tuple(name)[::2]):
-                ends.setdefault(ntype, []).append(_Ends(name, ids[:, i], times, ids.shape[:1], False))
-    nodes, of_nodes = dict[str, Tensor](), dict[str, Tensor]()
-    places: dict[tuple[str, str], list[Tensor]] = {}
-    for ntype, parts in ends.items():
-        if timestamp is None and not (len(parts) == 1 and parts[0].are_seeds):
-            nodes[ntype], positions = unique_and_compact([part.nodes for part in parts])
+            for i, ntype in enumerate(ends_of(kind)):
+                parts.setdefault(ntype, []).append(_Part(kind, i, ids[:, i], times, False))
+    nodes, of_nodes = dict[str | None, Tensor](), dict[str | None, Tensor]()
+    places: dict[tuple[str | None, int], Tensor] = {}
+    for ntype, some in parts.items():
+        ends = [part.nodes for part in some]
+        if timestamp is None and not (len(some) == 1 and some[0].are_seeds):
+            nodes[ntype], positions = unique_and_compact(ends)
         else:
-            ids = nodes[ntype] = parts[0].nodes if len(parts) == 1 else torch.cat([part.nodes for part in parts])
-            every = torch.arange(ids.numel(), dtype=parts[0].nodes.dtype, device=ids.device)
-            positions = torch.split(every, [part.nodes.numel() for part in parts])
-            of_nodes[ntype] = torch.cat([part.times for part in parts if part.times is not None] or [ids[:0]])
-        for part, position in zip(parts, positions, strict=True):
-            places.setdefault((part.seeds, ntype), []).append(position.view(part.shape))
-    if not isinstance(seeds, dict):
-        ((minibatch.compacted_seeds,),) = places.values()
-        return nodes[_ONLY], None if timestamp is None else of_nodes[_ONLY]
-    minibatch.compacted_seeds = {name: _compacted(name, ids.dim(), places) for name, ids in seeds.items()}
-    return nodes, None if timestamp is None else of_nodes
-
-
-def _compacted(name: str, dim: int, places: dict[tuple[str, str], list[Tensor]]) -> Tensor:
-    """Return the positions of the seeds of a type: of nodes, or of both ends of edges."""
-    if dim == 1:
-        return places[name, name][0]
-    src, _, dst = etype_str_to_tuple(name)
-    return torch.stack([places[name, src][0], places[name, dst][-1]], dim=1)
+            ids = nodes[ntype] = ends[0] if len(ends) == 1 else torch.cat(ends)
+            every = torch.arange(ids.numel(), dtype=ends[0].dtype, device=ids.device)
+            positions = torch.split(every, [end.numel() for end in ends])
+            of_nodes[ntype] = torch.cat([part.times for part in some if part.times is not None] or [ids[:0]])
+        places |= {(part.seeds, part.end): place for part, place in zip(some, positions, strict=True)}
+    compacted = {
+        kind: torch.stack([places[kind, 0], places[kind, 1]], dim=1)
+        if (kind, 1) in places
+        else places[kind, 0].view(ids.shape)
+        for kind, ids in seeds.items()
+    }
+    minibatch.compacted_seeds = as_given(compacted)
+    return as_given(nodes), None if timestamp is None else as_given(of_nodes)
 
 
 def _checked_seeds(given: object, what: str) -> Tensor:
@@ -105,14 +103,13 @@ def _of_all(given: object, num_seeds: int) -> Tensor:
     """Repeat the times of positive pairs for the negative pairs that follow."""
     times = as_tensor("timestamp", given)
     number = times.size(0) if times.dim() else 0
-    if times.shape not in ((number,), (number, 2)) or num_seeds % max(1, number):
+    if times.dim() != 1 or num_seeds % max(1, number):
         raise InputError(
-            "Expected a time, or the beginning and the end of a window, for each seed or each positive pair, got "
-            f"{list(times.shape)} for {num_seeds} seeds."
+            f"Expected a time for each seed or each positive pair, got {list(times.shape)} for {num_seeds} seeds."
         )
     if number in (0, num_seeds):
         return times
-    return torch.cat((times, times.repeat_interleave(num_seeds // number - 1, dim=0)))
+    return torch.cat((times, times.repeat_interleave(num_seeds // number - 1)))
 
 
 @functional_datapipe("sample_subgraph")
@@ -228,25 +225,11 @@ class LayerNeighborSampler(NeighborSampler):
         super().__init__(datapipe, graph, fanouts, replace, prob_name, deduplicate, **hints)
 
 
-@functional_datapipe("sample_in_subgraph")
-class InSubgraphSampler(NeighborSampler):
-    """Samples all edges that lead to the seeds, as one layer. Functional name: ``sample_in_subgraph``.
-
-    Args:
-        datapipe: minibatches with ``seeds``.
-        graph: a :class:`FusedCSCSamplingGraph`.
-    """
-
-    def __init__(self, datapipe: Pipe, graph: object) -> None:
-        super().__init__(datapipe, graph, [-1])
-
-
 @functional_datapipe("temporal_sample_neighbor")
 class TemporalNeighborSampler(SubgraphSampler):
     """Samples neighbours earlier than their seed. Functional name: ``temporal_sample_neighbor``.
 
-    The time of a seed is its entry in ``minibatch.timestamp``; with two times per seed, ``[n, 2]``, edges are not
-    earlier than the first one. Each edge has its own row.
+    The time of a seed is its entry in ``minibatch.timestamp``. Each edge has its own row.
 
     Args:
         datapipe: minibatches with ``timestamp``.
@@ -283,7 +266,7 @@ class TemporalNeighborSampler(SubgraphSampler):
                 "Expected minibatches with a timestamp for temporal sampling, got one without. Name an item of the "
                 "ItemSet 'timestamp'."
             )
-        seeds, times = with_all_types(self.graph, seeds), with_all_types(self.graph, seeds_timestamp)
+        seeds, times = self._with_all_types(seeds), self._with_all_types(seeds_timestamp)
         layers: list[SampledSubgraph] = []
         for fanout in reversed(self.fanouts):
             sampled = self.graph.temporal_sample_neighbors(seeds, times, fanout, *self._arguments)
@@ -291,3 +274,10 @@ class TemporalNeighborSampler(SubgraphSampler):
             layers.insert(0, SampledSubgraphImpl(csc, seeds, rows, sampled.original_edge_ids))
             seeds = rows
         return seeds, layers
+
+    def _with_all_types(self, values: Nodes) -> Nodes:
+        """Add empty tensors for the node types without seeds to nodes, or to their times."""
+        if not isinstance(values, dict):
+            return values
+        none = next(iter(values.values()))[:0]
+        return {ntype: values.get(ntype, none) for ntype in self.graph.node_type_to_id or {}}

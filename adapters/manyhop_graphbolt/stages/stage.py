@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils.data.datapipes.iter import Mapper
 
-from manyhop.arguments import as_tensor, callables, flag
+from manyhop.arguments import as_tensor, callables, flag, integer
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.loading import BatchContext, current_batch
-from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop.sampling import BatchKey
+from manyhop_graphbolt.graph.subgraph import add_reverse_edges
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.pipes import DataPipe, check_hints, functional_datapipe, move
-from manyhop_graphbolt.stages.functional import edges_to_exclude, exclude_seed_edges
-from manyhop_graphbolt.stages.layers import without_edges
-from manyhop_graphbolt.types import Pipe, etype_tuple_to_str
+from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type
 
 Step = Callable[[Any], Any]
 
@@ -183,10 +181,9 @@ class CopyTo(Stage):
         """Move it."""
         known: dict[int, object] = {}
         waits = self.device.type != "cuda"  # copies to a GPU are in order there; the host would read too early
-        item = move(item, self.device, non_blocking=not waits, known=known)
+        item = move(item, self.device, not waits, known)
         for name in self.extra_attrs:
-            value = move(getattr(item, name), self.device, non_blocking=not waits, known=known)
-            setattr(item, name, value)
+            setattr(item, name, move(getattr(item, name), self.device, not waits, known))
         return item
 
 
@@ -221,11 +218,51 @@ class SeedEdgesExcluder(MiniBatchTransformer):
             return minibatch
         return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)
 
-    def before_padding(self, minibatch: MiniBatch, sample: SampledSubgraph) -> SampledSubgraph:
-        """Return the sample of a minibatch, by type, without the seed edges."""
-        sampled = [] if tuple(sample.node) == (HOMOGENEOUS_NODE,) else [etype_tuple_to_str(t) for t in sample.row]
-        edges = edges_to_exclude(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping, sampled)
-        return without_edges(sample, edges)
+
+def exclude_seed_edges(
+    minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
+) -> MiniBatch:
+    """Remove the seed edges from all sampled layers of a minibatch.
+
+    Args:
+        minibatch: a minibatch of links whose layers are sampled.
+        include_reverse_edges: also exclude the reverses of the seed edges.
+        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
+
+    Returns:
+        The minibatch.
+
+    Raises:
+        InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
+    """
+    layers = minibatch.sampled_subgraphs
+    sampled = {name for layer in layers or () for name in by_type(layer.sampled_csc)}
+    edges = edges_to_exclude(minibatch, include_reverse_edges, reverse_etypes_mapping, sampled - {None})
+    if layers is None:
+        raise InputError("Expected a minibatch whose layers are sampled, got one without. Sample before excluding.")
+    minibatch.sampled_subgraphs = [layer.exclude_edges(edges) for layer in layers]
+    return minibatch
+
+
+def edges_to_exclude(
+    minibatch: MiniBatch, include_reverse_edges: bool, mapping: dict[str, str] | None, sampled: Collection[str]
+) -> Nodes:
+    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types."""
+    edges = minibatch.seeds
+    if edges is None:
+        raise InputError("Expected a minibatch with seed edges to exclude, got none.")
+    if not include_reverse_edges:
+        if mapping is not None:
+            raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
+        return edges
+    # With a misspelt name, reverse edges would remain, and leak the labels.
+    for name, reverse in (mapping or {}).items() if sampled and isinstance(edges, dict) else ():
+        unknown = name if name not in sampled and name not in edges else reverse if reverse not in sampled else None
+        if unknown is not None:
+            raise InputError(
+                f"Expected reverse_etypes_mapping between edge types of the graph, {sorted(sampled)}, got {unknown!r}."
+            )
+    return add_reverse_edges(edges, mapping)
 
 
 @functional_datapipe("sample_negative")
@@ -246,47 +283,28 @@ class NegativeSampler(MiniBatchTransformer):
     """
 
     def __init__(self, datapipe: Pipe, negative_ratio: int) -> None:
-        if not _is_number_of_edges(negative_ratio):
-            raise InputError(f"Expected a negative_ratio that is an integer of at least 1, got {negative_ratio!r}.")
         super().__init__(datapipe, self._sample)
-        self.negative_ratio = int(negative_ratio)
+        self.negative_ratio = integer("negative_ratio", negative_ratio, 1)
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
         if minibatch.seeds is None:
             raise InputError("Expected a minibatch with seeds, pairs of nodes, to draw negatives for, got none.")
-        drawn = _by_type(minibatch.seeds, self._checked)
-        minibatch.seeds = _by_type(drawn, lambda parts, _: parts[0])
-        minibatch.labels = _by_type(drawn, lambda parts, _: parts[1])
-        minibatch.indexes = _by_type(drawn, lambda parts, _: parts[2])
+        parts: list[dict[str | None, Tensor]] = [{}, {}, {}]
+        for etype, seeds in by_type(minibatch.seeds).items():
+            drawn = self._sample_with_etype(seeds, etype)
+            if not isinstance(drawn, tuple | list) or len(drawn) != 3:
+                raise InputError(
+                    f"Expected {type(self).__name__}._sample_with_etype to return seeds, labels and indexes, as after "
+                    f"DGL 2.1, got {len(drawn) if isinstance(drawn, tuple | list) else 1} value(s). Return these."
+                )
+            for part, value in zip(parts, drawn, strict=True):
+                part[etype] = value
+        minibatch.seeds, minibatch.labels, minibatch.indexes = map(as_given, parts)
         return minibatch
-
-    def _checked(self, seeds: Any, etype: str | None) -> tuple[Tensor, Tensor, Tensor]:
-        drawn = self._sample_with_etype(seeds, etype)
-        if not isinstance(drawn, tuple | list) or len(drawn) != 3:
-            raise InputError(
-                f"Expected {type(self).__name__}._sample_with_etype to return seeds, labels and indexes, as after DGL "
-                f"2.1, got {len(drawn) if isinstance(drawn, tuple | list) else 1} value(s). Return these."
-            )
-        seeds, labels, indexes = drawn
-        return seeds, labels, indexes
 
     def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Draw negative edges of one type."""
         raise NotImplementedError
-
-
-def _is_number_of_edges(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and bool(int(value) == value >= 1)
-    except (TypeError, ValueError):
-        return False
-
-
-def _by_type(values: object, function: Callable[[Any, str | None], object]) -> Any:
-    """Apply ``function(value, type)`` to the value of each type, or to an untyped value."""
-    if isinstance(values, dict):
-        return {etype: function(value, etype) for etype, value in values.items()}
-    return function(values, None)
 
 
 @functional_datapipe("sample_uniform_negative")
