@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,18 +49,8 @@ def _of_cupy(stream: torch.cuda.Stream) -> Any:
     import cupy
 
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
-        return cupy.cuda.Stream.from_external(_Stream(stream.cuda_stream))
+        return cupy.cuda.Stream.from_external(stream)
     return cupy.cuda.ExternalStream(stream.cuda_stream)
-
-
-class _Stream:
-    """A stream with CUDA's protocol, which torch streams have since 2.8."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
 
 
 def to_array(tensor: Tensor) -> Any:
@@ -78,8 +67,3 @@ def to_tensor(array: Any, device: torch.device) -> Tensor:
     if device.type == "cpu" or array.size == 0:
         return torch.empty(0, dtype=torch.int64, device=device) if array.size == 0 else torch.from_numpy(array)
     return torch.as_tensor(array, device=device)
-
-
-def fanout_array(fanouts: list[int]) -> Any:
-    """Return fanouts for pylibcugraph, in host memory."""
-    return np.array(fanouts, dtype=np.int32)

@@ -48,11 +48,6 @@ class Seeds:
         return self.batch_of_label.numel()
 
     @property
-    def is_empty(self) -> bool:
-        """Return whether no batch has any."""
-        return self.key.numel() == 0
-
-    @property
     def has_copies(self) -> bool:
         """Return whether a batch contains duplicate seeds; False if disjoint."""
         return self.key.numel() > self.unique.numel()

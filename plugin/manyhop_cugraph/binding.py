@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,8 +31,7 @@ _LIBRARIES = ("libucx", "libraft")  # which the two modules are linked to
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(NamedTuple):
     """The bindings that connect GPUs for cuGraph."""
 
     nccl: Any
@@ -95,8 +94,6 @@ def load() -> None:
 
 
 def _missing(package: str, error: ImportError) -> MissingExtraError:
-    import torch
-
     name, command = package.replace("-", "_"), install_command(torch.version.cuda)
     installed = importlib.util.find_spec(name) is not None
     problem = f"which cannot be loaded ({error})" if installed else None

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
@@ -24,7 +23,7 @@ from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop_cugraph import binding
-from manyhop_cugraph.arrays import Mark, fanout_array, on_stream, to_array, to_tensor
+from manyhop_cugraph.arrays import Mark, on_stream, to_array, to_tensor
 from manyhop_cugraph.batches import SampledEdgeList, Seeds, decode, gather_seeds, join_seeds, no_seeds, split_edges
 from manyhop_cugraph.graph import SpreadGraph
 from manyhop_cugraph.scheduler import Submission, scheduler
@@ -77,32 +76,15 @@ class CuGraphSampler:
         first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
         self._asks = any(first)  # cuGraph rejects calls without fanouts
         self._calls = itertools.count()
+        self.name = 1 + zlib.crc32(f"{graph.number} {spec!r}".encode())
+        """Identifier of the graph and the spec, equal on all ranks."""
+        self.title = f"a sample by fanouts {', '.join(dict.fromkeys(str(list(fan)) for fan in spec.fanouts.values()))}"
+        self.capacity = max(1, EDGES_PER_CALL // max(1, *map(self._edges_around, graph.numbering.node_types)))
+        """Number of seeds of a call, at most: it bounds the edges."""
+        self.request_size = self.capacity // 2
+        """Number of seeds that a loader requests at once. A call can then also serve its next request, or another's."""
         self._scheduler = scheduler(timeout=graph.timeout)
         self._scheduler.add(self)
-
-    @property
-    def name(self) -> int:
-        """Identifier of the graph and the spec, equal on all ranks."""
-        return 1 + zlib.crc32(f"{self.graph.number} {self.spec!r}".encode())
-
-    @property
-    def title(self) -> str:
-        """Describes the spec in errors."""
-        fanouts = dict.fromkeys(str(list(fanout)) for fanout in self.spec.fanouts.values())
-        return f"a sample by fanouts {', '.join(fanouts)}"
-
-    @property
-    def capacity(self) -> int:
-        """Return the largest number of seeds of a call that bounds its edges."""
-        return max(1, EDGES_PER_CALL // self._edges_per_seed())
-
-    @property
-    def request_size(self) -> int:
-        """Return the number of seeds that a loader requests at once: half of a call's capacity.
-
-        A call can then also serve the loader's next request, or a different loader.
-        """
-        return self.capacity // 2
 
     def size(self, work: _Work) -> int:
         """Return the number of seeds of a work."""
@@ -134,7 +116,7 @@ class CuGraphSampler:
                 error = error or wrong
                 seeds = self._none(len(group))
             every.append(seeds)
-            if self._is_asked(seeds):
+            if self._asks and seeds.key.numel():
                 works.append(_Work(seeds, _state(group), Mark(self.device)))
         return Pending(self, every, self._scheduler.submit(self, works), error)
 
@@ -151,10 +133,6 @@ class CuGraphSampler:
                 begin, total = i, 0
             total += size
         return [*groups, requests[begin:]]
-
-    def _edges_per_seed(self) -> int:
-        """Return how many edges are sampled around a seed at most, by the fanouts."""
-        return max(1, *map(self._edges_around, self.graph.numbering.node_types))
 
     def _edges_around(self, seed_type: NodeType) -> int:
         """Return how many edges are sampled around a seed of a type at most, by the fanouts."""
@@ -192,7 +170,7 @@ class CuGraphSampler:
                 graph.handle.resources,
                 graph.native,
                 to_array(vertex),
-                fanout_array(self._fanouts),
+                np.array(self._fanouts, dtype=np.int32),
                 starting_vertex_label_offsets=to_array(seeds.offsets(graph.numbering)),
                 num_edge_types=len(graph.numbering.edge_types),
                 with_replacement=spec.replace,
@@ -227,33 +205,30 @@ class CuGraphSampler:
 
     def _edges(self, found: dict[str, Any], seeds: Seeds) -> SampledEdgeList:
         """Return the result of a call as tensors in torch's memory."""
-        frontier, neighbor, edge_id = (self._column(found, name) for name in ("majors", "minors", "edge_id"))
         several = len(self.graph.numbering.edge_types) > 1
-        counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
-        offsets = self._column(found, "label_hop_offsets")
-        if edge_id.numel():  # there are as many offsets for each label as there are fanouts
-            counts = torch.diff(offsets).view(seeds.num_labels, -1)[:, : self._hops].contiguous()
-        types = self._column(found, "edge_type") if several else None
-        return SampledEdgeList(frontier, neighbor, edge_id, types, counts)
+        names = ["majors", "minors", "edge_id", *["edge_type"] * several]
+        # Copied, since cuGraph's memory is freed on its stream.
+        columns = [to_tensor(found[name], self.device).to(torch.int64, copy=True) for name in names]
+        if not columns[0].numel():
+            return self._no_edges(seeds)
+        # There are as many offsets for each label as there are fanouts.
+        offsets = to_tensor(found["label_hop_offsets"], self.device).to(torch.int64)
+        counts = torch.diff(offsets).view(seeds.num_labels, -1)[:, : self._hops].contiguous()
+        frontier, neighbor, edge_id, *types = columns
+        return SampledEdgeList(frontier, neighbor, edge_id, types[0] if several else None, counts)
 
-    def _is_asked(self, seeds: Seeds) -> bool:
-        """Return whether seeds take a call."""
-        return self._asks and not seeds.is_empty
-
-    def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
-        """Return the edges around seeds, ready on the current stream: the next ones in ``found``, or none."""
-        if self._is_asked(seeds):
-            one = next(found)
-            one.ready.wait(one.edges.tensors())
-            return one.edges
+    def _no_edges(self, seeds: Seeds) -> SampledEdgeList:
         none = torch.empty(0, dtype=torch.int64, device=self.device)
         counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
         return SampledEdgeList(none, none, none, none if len(self.graph.numbering.edge_types) > 1 else None, counts)
 
-    def _column(self, found: dict[str, Any], name: str) -> Tensor:
-        """Return ``[n] int64``, copied: cuGraph's memory is freed on its stream."""
-        array = to_tensor(found[name], self.device)
-        return array.to(torch.int64, copy=True)
+    def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
+        """Return the edges around seeds, ready on the current stream: the next ones in ``found``, or none."""
+        if self._asks and seeds.key.numel():
+            one = next(found)
+            one.ready.wait(one.edges.tensors())
+            return one.edges
+        return self._no_edges(seeds)
 
 
 class Pending:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -61,18 +60,6 @@ _NARROW = 1 << 31  # exclusive bound of 32-bit ids
 _BUILD_COPIES = 4.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Columns:
-    """The edge list of this rank, on its GPU."""
-
-    dst: Tensor
-    src: Tensor
-    edge_id: Tensor
-    edge_type: Tensor | None
-    weight: Tensor | None
-    time: Tensor | None
-
-
 class SpreadGraph:
     """A topology in cuGraph. All ranks create it, of the same graph; each passes its part of the edges.
 
@@ -120,33 +107,33 @@ class SpreadGraph:
                 f"got {in_units(free)}. Use more GPUs."
             )
 
-    def _columns(self, parts: list[EdgeSlice]) -> _Columns:
+    def _columns(self, parts: list[EdgeSlice]) -> dict[str, Tensor]:
         """Return the parts of all edge types in one edge list. Neighbours of a destination are sampled."""
-        total = sum(part.row.numel() for part in parts)
-
-        def empty(dtype: torch.dtype, *, needed: bool = True) -> Tensor | None:
-            return torch.empty(total, dtype=dtype, device=self.device) if needed else None
-
-        dst, src, edge_id = (torch.empty(total, dtype=self.id_dtype, device=self.device) for _ in range(3))
-        edge_type = empty(torch.int32, needed=len(parts) > 1)
-        weight = empty(torch.float32, needed=self.has_weights)
-        time = empty(torch.int64, needed=self.has_times)
-        begin, firsts = 0, self.numbering.first
-        for number, (name, part) in enumerate(zip(self.graph.csc, parts, strict=True)):
-            here = slice(begin, begin + part.row.numel())
-            _send(part.col, dst[here], firsts[name[2]])
-            _send(part.row, src[here], firsts[name[0]])
-            _send(part.edge_id, edge_id[here])
-            if edge_type is not None:
-                edge_type[here] = number
-            if weight is not None and part.weight is None:
-                weight[here] = 1.0  # uniformly
-            elif weight is not None and part.weight is not None:
-                _send(part.weight, weight[here])
-            if time is not None and part.time is not None:
-                _send(part.time, time[here])
-            begin = here.stop
-        return _Columns(dst=dst, src=src, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
+        dtypes = dict.fromkeys(("dst", "src", "edge_id_array"), self.id_dtype)
+        if len(parts) > 1:
+            dtypes["edge_type_array"] = torch.int32
+        if self.has_weights:
+            dtypes["weight_array"] = torch.float32
+        if self.has_times:
+            dtypes["edge_start_time_array"] = torch.int64
+        total, begin = sum(part.row.numel() for part in parts), 0
+        columns = {name: torch.empty(total, dtype=dtype, device=self.device) for name, dtype in dtypes.items()}
+        for number, ((src, _, dst), part) in enumerate(zip(self.graph.csc, parts, strict=True)):
+            here = slice(begin, begin := begin + part.row.numel())
+            _send(part.col, columns["dst"][here], self.numbering.first[dst])
+            _send(part.row, columns["src"][here], self.numbering.first[src])
+            others: dict[str, Any] = {
+                "edge_id_array": part.edge_id,
+                "edge_type_array": number,
+                "weight_array": 1.0 if part.weight is None else part.weight,  # uniformly
+                "edge_start_time_array": part.time,
+            }
+            for name, values in others.items():
+                if name in columns and isinstance(values, Tensor):
+                    _send(values, columns[name][here])
+                elif name in columns:
+                    columns[name][here] = values
+        return columns
 
     def _vertices(self, rank: int, size: int) -> Tensor:
         """Return this rank's part of all vertices. cuGraph needs it for vertices without edges."""
@@ -203,19 +190,12 @@ def _send(values: Tensor, there: Tensor, add: int = 0) -> None:
             there[chunk] += add
 
 
-def _build(handle: Handle, columns: _Columns, vertices: Tensor) -> Any:
+def _build(handle: Handle, columns: dict[str, Tensor], vertices: Tensor) -> Any:
     """Return pylibcugraph's graph of the edge lists of all ranks."""
     plc = binding.pylibcugraph()
     properties = plc.GraphProperties(is_symmetric=False, is_multigraph=True)
-    tables = {
-        "weight_array": columns.weight,
-        "edge_id_array": columns.edge_id,
-        "edge_type_array": columns.edge_type,
-        "edge_start_time_array": columns.time,
-        "vertices_array": vertices,
-    }
-    arrays = {name: to_array(table) for name, table in tables.items() if table is not None}
-    ends = to_array(columns.dst), to_array(columns.src)
+    arrays = {name: to_array(table) for name, table in (columns | {"vertices_array": vertices}).items()}
+    ends = arrays.pop("dst"), arrays.pop("src")
     if handle.world_size == 1:
         return plc.SGGraph(
             handle.resources,

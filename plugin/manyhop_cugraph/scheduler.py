@@ -30,28 +30,18 @@ _END = "the end of an epoch"
 class Caller(Protocol):
     """Makes calls of one kind."""
 
-    @property
-    def name(self) -> int:
-        """Unique positive number of the caller, equal on all ranks."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Describes it in errors."""
-        ...
-
-    @property
-    def capacity(self) -> int:
-        """Largest total size of the works of a call."""
-        ...
+    name: int
+    """Unique positive number of the caller, equal on all ranks."""
+    title: str
+    """Describes it in errors."""
+    capacity: int
+    """Largest total size of the works of a call."""
 
     def size(self, work: Any) -> int:
         """Return the share of a work in the capacity."""
-        ...
 
     def call(self, works: Sequence[Any]) -> list[Any]:
         """Call cuGraph once, together with all ranks, and return the result of each work; no works: without seeds."""
-        ...
 
 
 class Submission:

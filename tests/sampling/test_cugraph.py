@@ -58,14 +58,12 @@ def homogeneous(num_nodes=40, num_edges=300, seed=0, **columns):
     return row, col, build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edges})
 
 
-def test_calls_are_bounded(monkeypatch):
-    from manyhop_cugraph import engine
-
+def test_calls_are_bounded():
     _, _, graph = homogeneous()
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2, 2)})
     sampler = sampler_of(graph, spec)
     asked = [request({HOMOGENEOUS_NODE: [k, k + 1]}, k) for k in range(10)]
-    monkeypatch.setattr(engine, "EDGES_PER_CALL", 6 * 6)  # of 2 + 4 edges a seed
+    sampler.capacity = 6
     del cugraph_stand_in.calls[:]
     samples = sampler.begin(asked).finish()
     assert cugraph_stand_in.calls == [6, 6, 6, 2]
@@ -114,12 +112,10 @@ def test_requests_with_times_share_a_call():
     assert cugraph_stand_in.calls == [6]
 
 
-def test_requests_share_calls_as_far_as_they_fit(monkeypatch):
-    from manyhop_cugraph import engine
-
+def test_requests_share_calls_as_far_as_they_fit():
     _, _, graph = homogeneous()
     sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
-    monkeypatch.setattr(engine, "EDGES_PER_CALL", 2 * 8)  # of 2 edges a seed
+    sampler.capacity = 8
     sizes = [3, 9, 4, 2, 5, 1]
     pending = [sampler.begin([request({HOMOGENEOUS_NODE: list(range(size))}, size)]) for size in sizes]
     del pending[3], sizes[3]  # a loader that was left takes no part
