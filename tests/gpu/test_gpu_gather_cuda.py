@@ -272,3 +272,26 @@ def test_whatever_the_default_device_is() -> None:
         for source in sources:
             index = torch.randint(0, 100, (50,))
             assert torch.equal(gather([(source, index)])[0], source.cuda()[index])
+
+
+@pytest.mark.multigpu
+@pytest.mark.parametrize("current", [0, 1])
+def test_rows_go_to_the_gpu_of_the_index_which_is_checked_there(current: int) -> None:
+    x = torch.randn(1000, 24)
+    pinned = x.clone()
+    pin(pinned)
+    with torch.cuda.device(current):
+        requests = [
+            RowRequest(source, torch.randint(0, 1000, (300,), device=f"cuda:{k}"), bound=1000)
+            for source in (x.to("cuda:0"), x.to("cuda:1"), pinned, x)
+            for k in (0, 1)
+        ]
+        for got, request in zip(gather(requests), requests, strict=True):
+            assert got.device == request.index.device
+            assert torch.equal(got.cpu(), x[request.index.cpu()])
+        assert torch.cuda.current_device() == current
+    checks = Checks()
+    for k in (0, 1):
+        gather([(torch.zeros(10, 4, device=f"cuda:{k}"), torch.tensor([9, 10 * k], device=f"cuda:{k}"))], checks=checks)
+    with pytest.raises(FeatureError, match=r"\[0, 10\) .* got 10 \(at position 1\)"):
+        checks.ask(wait=True)

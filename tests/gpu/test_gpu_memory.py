@@ -2,58 +2,29 @@
 
 import gc
 
-import numpy as np
 import pytest
 import torch
+from test_gpu_ranks import fill_memory, load_files, sample_shared
 
 import manyhop
 from manyhop.errors import CapacityError, InputError
-from manyhop.features import WholeMemory, gather, share_graph
-from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+from manyhop.features import WholeMemory
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs("pylibwholegraph")]
 
-DTYPES = [
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.uint8, torch.bool,
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["continuous", "distributed"])
-def test_views_show_what_was_copied(kind, dtype):
-    for shape in [(1000,), (37, 3), (50, 2, 5), (0, 4)]:
-        source = (torch.rand(shape) * 100).to(dtype)
-        memory = WholeMemory(shape, dtype, kind=kind)
-        memory.copy_from(source)
-        views = [memory.local]
-        if kind == "continuous":
-            views.append(memory.whole)
-        assert all(torch.equal(view.cpu(), source) for view in views)
-        assert all(view.is_cuda for view in views)
-        memory.put(source.flip(0), 0)
-        assert torch.equal(memory.local.cpu(), source.flip(0))
-        memory.close()
+def test_views_and_gathers_show_what_was_copied(kind):
+    assert fill_memory(kind)
 
 
 def test_files_are_loaded(tmp_path, capsys):
-    rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
-    np.save(tmp_path / "a.npy", rows[:1234])
-    np.save(tmp_path / "b.npy", rows[1234:])
-    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], progress=True)
-    assert np.array_equal(memory.local.cpu().numpy(), rows)
+    assert load_files(tmp_path, progress=True)
     assert "Reading 2 files: 100%" in capsys.readouterr().err
-    memory.close()
 
 
-def test_gather_reads_the_memory():
-    source = torch.arange(3000.0).view(1000, 3)
-    memory = WholeMemory((1000, 3), torch.float32)
-    memory.copy_from(source)
-    ids = torch.randint(0, 1000, (5000,), device="cuda")
-    assert torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()])
-    memory.close()
+def test_a_shared_graph_is_sampled_as_on_the_cpu():
+    assert sample_shared()
 
 
 @pytest.mark.parametrize("kind", ["continuous", "distributed"])
@@ -129,18 +100,3 @@ def test_memory_that_is_left_open_is_freed_in_the_end():
     again.copy_from(torch.ones(10))
     assert float(again.whole.sum()) == 10
     manyhop.shutdown()
-
-
-def test_a_shared_graph_is_sampled_as_on_the_cpu():
-    num_nodes, generator = 20_000, torch.Generator().manual_seed(0)
-    row, col = torch.randint(0, num_nodes, (2, 300_000), generator=generator)
-    graph = build_graph({"_N": num_nodes}, {("_N", "_E", "_N"): EdgeInput(row=row, col=col)})
-    shared, memory = share_graph(graph)
-    spec = NeighborSpec(fanouts={edge_type: (10, 5) for edge_type in graph.edge_types})
-    request = NodeRequest(key=BatchKey(1, 2, 3), seeds={"_N": torch.arange(500)})
-    there = GPUSampler(shared, spec, device="cuda").sample(request)
-    here = CPUSampler(graph, spec).sample(request)
-    assert torch.equal(there.node["_N"].cpu(), here.node["_N"])
-    edge_type = graph.edge_types[0]
-    assert torch.equal(there.edge_id[edge_type].cpu(), here.edge_id[edge_type])
-    memory.close()

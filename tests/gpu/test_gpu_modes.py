@@ -1,14 +1,24 @@
-"""Weighted and temporal sampling on a GPU, and large fanouts: larger graphs, against the CPU backend."""
+"""Weighted, temporal, HGT and subgraph sampling on a GPU, and large fanouts: larger graphs, against the CPU."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal_on_gpu
+from cpu_cases import assert_equal_on_gpu, moved
 
 from manyhop.graph import EdgeInput, build_graph, place
-from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
+from manyhop.sampling import (
+    BatchKey,
+    CPUHGTSampler,
+    CPUSampler,
+    GPUHGTSampler,
+    GPUSampler,
+    HGTSpec,
+    NeighborSpec,
+    NodeRequest,
+)
 
 pytestmark = pytest.mark.gpu
 NUM_NODES = {"paper": 100_000, "author": 30_000}
@@ -18,6 +28,8 @@ EDGES = {
     ("paper", "written", "author"): 300_000,
     ("author", "knows", "author"): 100_000,
 }
+CITES, WRITES, WRITTEN, _ = EDGES
+REVERSE = {CITES: CITES, WRITES: WRITTEN, WRITTEN: WRITES}
 PLAIN = ("author", "writes", "paper")  # without weights and times
 
 
@@ -78,53 +90,52 @@ def check(kind, fanout, *, size=200, window=False, **options):
     assert_equal_on_gpu(gpu.sample(batches[1]), cpu.sample(batches[1]))
 
 
-@pytest.mark.parametrize(
-    ("fanout", "replace"),
-    [((15, 10, 5), False), ((15, 10, 5), True), ((100, 5), False), ((100, 5), True), ((-1,), False)],
-)
-def test_weighted(fanout, replace):
-    check("weight", fanout, replace=replace)
+IN_TIME = {"temporal": "uniform", "disjoint": True}
+CASES = [
+    *(("weight", fanout, {"replace": replace}) for fanout in ((15, 10, 5), (100, 5)) for replace in (False, True)),
+    ("weight", (-1,), {}),
+    *(("weight", (15, 5), {"size": 64} | how) for how in ({"expand": "all"}, {"disjoint": True})),
+    ("weight", (15, 5), {"size": 64, "subgraph": "induced"}),
+    *(
+        ("weight and time", fanout, {"size": size, "replace": replace, "window": window} | IN_TIME)
+        for fanout, size, replace in (
+            ((15, 10), 64, False), ((15, 10), 64, True), ((100, 5), 64, False), ((100, 5), 64, True), ((-1,), 8, False)
+        )
+        for window in (False, True)
+    ),
+    *(
+        ("time", fanout, {"size": 100, "window": window} | IN_TIME | {"temporal": temporal})
+        for fanout, temporal, window in (
+            ((15, 10, 5), "uniform", False), ((15, 10, 5), "uniform", True), ((15, 10, 5), "last", True),
+            ((100, 5), "uniform", True), ((100, 5), "last", False), ((-1,), "uniform", True),
+        )
+    ),
+    ("time", (15, 10, 5), {"replace": True, "window": True} | IN_TIME),
+    *(("none", fanout, {}) for fanout in ((64, 5), (300, 5), (-1, 5))),
+    ("none", (300, 5), {"replace": True}),
+    *(
+        ("none", (4, 3), {"size": 100, "disjoint": disjoint, "subgraph": "bidirectional", "reverse": REVERSE})
+        for disjoint in (False, True)
+    ),
+    *(("none", (4, 3), {"size": 100, "disjoint": disjoint, "subgraph": "induced"}) for disjoint in (False, True)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("window", [False, True])
-@pytest.mark.parametrize(
-    ("fanout", "replace"),
-    [((15, 10), False), ((15, 10), True), ((100, 5), False), ((100, 5), True), ((-1,), False)],
-)
-def test_weighted_in_time(fanout, replace, window):
-    size = 8 if fanout == (-1,) else 64
-    check("weight and time", fanout, size=size, replace=replace, temporal="uniform", disjoint=True, window=window)
+@pytest.mark.parametrize(("kind", "fanout", "options"), CASES, ids=str)
+def test_as_on_the_cpu(kind, fanout, options):
+    check(kind, fanout, **options)
 
 
-@pytest.mark.parametrize("options", [{"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}])
-def test_weighted_with(options):
-    check("weight", (15, 5), size=64, **options)
-
-
-@pytest.mark.parametrize(
-    ("fanout", "temporal", "window"),
-    [
-        ((15, 10, 5), "uniform", False),
-        ((15, 10, 5), "uniform", True),
-        ((15, 10, 5), "last", True),
-        ((100, 5), "uniform", True),
-        ((100, 5), "last", False),
-        ((-1,), "uniform", True),
-    ],
-)
-def test_temporal(fanout, temporal, window):
-    check("time", fanout, size=100, temporal=temporal, disjoint=True, window=window)
-
-
-def test_temporal_with_replacement():
-    check("time", (15, 10, 5), temporal="uniform", disjoint=True, replace=True, window=True)
-
-
-@pytest.mark.parametrize(
-    ("fanout", "replace"), [((64, 5), False), ((300, 5), False), ((300, 5), True), ((-1, 5), False)]
-)
-def test_large_fan_outs(fanout, replace):
-    check("none", fanout, replace=replace)
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(("num_samples", "limit"), [((512, 256, 512), 50), ((3000, 1), 50), ((512, 256), 1000)])
+def test_hgt(num_samples, limit, on_device):
+    here, there = graph("none")
+    spec = HGTSpec(num_samples=dict.fromkeys(NUM_NODES, num_samples), max_neighbors=limit)
+    gpu, cpu = GPUHGTSampler(there, spec, device="cuda"), CPUHGTSampler(here, spec)
+    batches = list(requests(5, 600))
+    given = [replace(r, seeds=moved(r.seeds, "cuda")) if on_device else r for r in batches]
+    for request, got in zip(batches, gpu.begin(given).finish(), strict=True):
+        assert_equal_on_gpu(got, cpu.sample(request))
 
 
 @pytest.mark.parametrize("expand", ["new", "all"])

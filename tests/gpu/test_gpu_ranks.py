@@ -21,7 +21,10 @@ from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, Nod
 pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 
 GPUS = torch.cuda.device_count()
-DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.bool,
+]  # fmt: skip
 KINDS = ["continuous", "distributed"]
 
 
@@ -49,7 +52,7 @@ def fill_memory(kind):
     world = manyhop.init()
     right = []
     for dtype in DTYPES:
-        for shape in [(1001,), (37, 3), (1, 2, 5)]:
+        for shape in [(1001,), (37, 3), (1, 2, 5), *[(0, 4)] * world.is_alone]:
             generator = torch.Generator().manual_seed(1)
             source, n = (torch.rand(shape, generator=generator) * 100).to(dtype), shape[0]
             memory = WholeMemory(shape, dtype, kind=kind)
@@ -59,7 +62,7 @@ def fill_memory(kind):
             right.append(torch.equal(memory.local.cpu(), source[mine.start : mine.stop]))
             if kind == "continuous":
                 right.append(torch.equal(memory.whole.cpu(), source))
-                ids = torch.randint(0, n, (300,), device="cuda")
+                ids = torch.randint(0, max(n, 1), (300 * min(n, 1),), device="cuda")
                 right.append(torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()]))
             other = source.flip(0)  # in parts that are not those of the memory, the last rank's first
             begin, end = [n * 2 // 3, n] if world.rank == 0 else [0, n * 2 // 3] if world.rank == 1 else [0, 0]
@@ -74,16 +77,17 @@ def test_every_rank_holds_its_rows_and_sees_those_of_others(run_on_all_gpus):
         assert [which for which, ok in right.items() if not ok] == []
 
 
-def load_files(folder):
-    memory = WholeMemory.from_files([f"{folder}/a.npy", f"{folder}/b.npy"], progress=False)
-    whole = np.concatenate([np.load(f"{folder}/a.npy"), np.load(f"{folder}/b.npy")])
-    return np.array_equal(memory.whole.cpu().numpy(), whole)
+def load_files(folder, progress=False):
+    rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
+    if manyhop.init().rank == 0:
+        np.save(f"{folder}/a.npy", rows[:1234])
+        np.save(f"{folder}/b.npy", rows[1234:])
+    control.exchange("files", {}, timeout=100.0)
+    memory = WholeMemory.from_files([f"{folder}/a.npy", f"{folder}/b.npy"], progress=progress)
+    return np.array_equal(memory.whole.cpu().numpy(), rows)
 
 
 def test_ranks_load_files_together(run_on_all_gpus, tmp_path):
-    rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
-    np.save(tmp_path / "a.npy", rows[:1234])
-    np.save(tmp_path / "b.npy", rows[1234:])
     assert run_on_all_gpus(load_files, str(tmp_path)) == [True] * GPUS
 
 
