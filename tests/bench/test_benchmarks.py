@@ -94,13 +94,6 @@ def test_step(monkeypatch, measure):
     assert "| GraphSAGE | the same without loading |" in text
 
 
-def test_ranks(forked, measure):
-    sizes = ["--nodes", "2000", "--edges", "20000", "--features", "8", "--seeds", "256", "--batch-size", "64"]
-    text = measure("ranks", *sizes, "--ranks", "2", "--rounds", "1", "--epochs", "1")
-    loading, training, memory = map(float, re.findall(r"manyhop \| 2 \| (\S+) \| (\S+) \| (\S+)", text)[0])
-    assert min(training, memory) > 0 <= loading
-
-
 def test_exchange(forked, measure):
     sizes = ["--rows", "2000", "--ids", "100", "--features", "4", "--rounds", "1", "--batches", "1"]
     assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \|", measure("exchange", *sizes), re.MULTILINE)

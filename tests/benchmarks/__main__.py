@@ -11,9 +11,8 @@ TARGETS = {
     "cpu": "sampling and loading on the CPU, beside PyG",
     "start": "from the import to the first batch",
     "dgl": "samplers and DataLoaders beside DGL's; --gpu: layers and loaders on a GPU",
-    "gpu": "sampling, gathers, loaders and epochs on NVIDIA GPUs, beside RAPIDS, torch and PyG",
+    "gpu": "sampling, gathers, loaders, stores and epochs on NVIDIA GPUs, beside RAPIDS, torch and PyG",
     "step": "training steps and layers on a GPU, eager and captured",
-    "ranks": "epochs under DDP on this machine",
     "exchange": "rows from other nodes, beside an all-to-all",
     "embeddings": "updates of trainable rows",
 }

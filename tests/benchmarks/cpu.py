@@ -73,7 +73,7 @@ class Size:
 
 STANDARD = Size(
     name="cpu", num_nodes=1_000_000, num_edges=15_000_000, sampling_rounds=15, min_turn_s=0.1, loader_rounds=7,
-    loader_batches=8, build_edges=15_000_000, build_rounds=7, memory=4 << 30,
+    loader_batches=16, build_edges=15_000_000, build_rounds=7, memory=4 << 30,
 )  # fmt: skip
 QUICK = Size(
     name="cpu-quick", num_nodes=200_000, num_edges=3_000_000, sampling_rounds=3, min_turn_s=0.03, loader_rounds=3,

@@ -27,14 +27,15 @@ def test_all_parts_on_one_gpu():
     assert {row.workload for row in rows if row.part == "limits"} == {"copy", "random reads", "PCIe"}
     for row in rows:
         assert min(row.seconds) > 0
-        assert row.part in ("limits", "build") or (limit_s(rows, row) or 0) > 0
-        assert row.part == "limits" or "peak_bytes" in row.extra  # of all processes: others may be on that GPU, too
+        assert row.part in ("limits", "stores", "build") or (limit_s(rows, row) or 0) > 0
+        assert row.part in ("limits", "stores") or "peak_bytes" in row.extra  # of all processes: others may be on that GPU, too
 
 
 @pytest.mark.multigpu
 @pytest.mark.needs("pylibwholegraph")
 def test_loaders_and_limits_on_two_gpus():
-    rows, missing = run(SMALL, ("loader", "epoch"), ("manyhop",), [2], 300)
+    rows, missing = run(SMALL, ("loader", "epoch", "stores"), ("manyhop",), [2], 300)
     assert not missing
     assert {row.workload for row in rows if row.part == "limits"} == {"copy", "random reads", "PCIe", "NVLink"}
     assert {row.setting for row in rows if row.part == "loader"} >= {"sharded", "replica", "distributed"}
+    assert sum(row.part == "stores" for row in rows) == 4

@@ -25,7 +25,7 @@ from manyhop.system import triton_compiler
 from manyhop.system.allocator import SETTING, VARIABLES
 
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
-    "manyhop": ("sampling", "gather", "loader", "epoch", "build"),
+    "manyhop": ("sampling", "gather", "loader", "epoch", "stores", "build"),
     "WholeGraph": ("gather",),
     "torch": ("gather",),
     "cuGraph-PyG": ("loader", "epoch"),
@@ -37,7 +37,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "cuGraph-PyG": ("cugraph_pyg", "pylibwholegraph", "cupy", "rmm", "torch_geometric"),
 }
 
-GROUPS = (("loader", "epoch"), ("sampling",), ("gather",), ("build",))
+GROUPS = (("loader", "epoch"), ("sampling",), ("gather",), ("stores",), ("build",))
 """Parts that share processes; loaders first, as they matter most."""
 
 STANDARD = Job(
@@ -130,7 +130,8 @@ def run(
                 try:
                     failure = launch(job, timeout)
                 except KeyboardInterrupt:  # what was measured is reported
-                    return rows, [*missing, Missing(job.contender, "interrupted", job.parts[0], gpus=number)]
+                    missing.append(Missing(name=job.contender, reason="interrupted", part=job.parts[0], gpus=number))
+                    return rows, missing
                 results = Path(job.results)
                 more, lost = read_results(results.read_text() if results.exists() else "")
                 if failure is not None:

@@ -90,9 +90,8 @@ class Row:
     extra: Mapping[str, float] = field(default_factory=dict)
     """Anything else: ``first_s``, ``construct_s``, ``batches``, ``peak_bytes``, ``resident_bytes``; of training
     ``step_s`` without loading, ``step_gpu_s`` of it for the GPU alone, and ``ratio``, ``ratio_low``, ``ratio_high`` of
-    rounds with and without loading: median and quartiles; of stores, of PyG's and DGL's loaders per row, the ends of
-    its median's interval, ``ratio_from`` and ``ratio_to``, and the quartiles ``own_low`` and ``own_high`` of a loader's
-    next time over this one."""
+    rounds with and without loading: median and quartiles; of stores ``rows`` per
+    batch, ``per_row_s``, and the ratios of PyG's times per row to DGL's."""
 
     @property
     def median_s(self) -> float:

@@ -75,6 +75,12 @@ def _epoch(row: Row) -> tuple[str, ...]:
     return f"{row.median_s * steps:.3f}", *times, f"{middle} ({low}-{high})", f"{steps:.0f}"
 
 
+def _stores(row: Row) -> tuple[str, ...]:
+    middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
+    per_row = f"{row.extra['per_row_s'] * 1e9:.2f}"
+    return f"{row.median_s * 1e3:.3f}", f"{row.extra['rows']:.0f}", per_row, f"{middle} ({low}-{high})"
+
+
 TABLES: Sequence[tuple[str, str, str, Callable[[Row], tuple[str, ...]]]] = (
     (
         "Limits",
@@ -92,6 +98,7 @@ TABLES: Sequence[tuple[str, str, str, Callable[[Row], tuple[str, ...]]]] = (
         "epoch in s, ms per step, the step alone, for the GPU, with loading / alone, steps",
         _epoch,
     ),
+    ("PyG's and DGL's loaders over the same rows", "stores", "ms per batch, rows, ns per row, PyG / DGL", _stores),
     (
         "From an edge list to the first batch",
         "build",

@@ -22,6 +22,7 @@ from benchmarks.gpu.job import Job, Sink, reason_of
 from benchmarks.gpu.loaders import build, loaders
 from benchmarks.gpu.peers import join_group
 from benchmarks.gpu.sampling import sampling
+from benchmarks.gpu.stores import stores
 
 
 def main() -> int:
@@ -43,7 +44,7 @@ def run(job: Job, *, rank: int = 0) -> None:
     _join(job, ranks)
     memory = PeakMemory(ranks)
     graph: GPUGraph | None = None
-    if {"sampling", "loader", "epoch", "build"} & set(job.parts):
+    if {"sampling", "loader", "epoch", "stores", "build"} & set(job.parts):
         graph = rmat(job.num_nodes, job.num_edges, ranks.device)
     if "sampling" in job.parts and graph is not None:
         _guarded(sink, "sampling", lambda: sampling(job, ranks, graph, memory, sink))
@@ -56,6 +57,8 @@ def run(job: Job, *, rank: int = 0) -> None:
             tidy(ranks)
     if {"loader", "epoch"} & set(job.parts) and graph is not None:
         _guarded(sink, "loader", lambda: loaders(job, ranks, graph, memory, sink))
+    if "stores" in job.parts and graph is not None:
+        _guarded(sink, "stores", lambda: stores(job, ranks, graph, sink))
     if "build" in job.parts and graph is not None:
         _guarded(sink, "build", lambda: build(job, ranks, graph, memory, sink))
     if ranks.size > 1:
