@@ -61,6 +61,7 @@ class BatchNodes(Protocol):
     capacity: int  # nodes of the batch that fit in memory
     num_runs: int  # the following: see kernels.relabel; 0 without a table of a tree
     table_tree: int
+    num_tables: int
     table_bits: int
     table_capacity: int  # the nodes of the batch may become as many
     cursor: Ints  # [MOST_RUNS] where the nodes of the table's tree begin in each run

@@ -105,7 +105,7 @@ class Workspace:
             for column in ("node", "tree"):  # kernels write one entry beyond the last node
                 self._new("nodes", self.nodes, t, column, self._node_capacity[t] + 1, np.uint64, keep)
         if n > self._slot_capacity[t]:
-            size = 1 << max(8, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
+            size = 1 << max(9, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)
             self.nodes["mask"][t] = size - 1
             self._slot_capacity[t] = size // 4 * 3

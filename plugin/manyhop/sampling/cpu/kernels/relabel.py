@@ -19,20 +19,21 @@ from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
 # Local ids in disjoint batches: a small table that holds one tree at a time.
 #
 # A hop visits its frontier tree by tree and adds nodes in the same order, so ``tree`` consists of a few ascending runs.
-# Before a tree is visited, the table is filled with its nodes from these runs. It fits in the L1 cache; the hash table
-# of a whole batch does not fit in the L2 cache. It has four slots (uint32, local id + 1) per node, so that few collide,
-# at the front of the other table's memory. With many edge types and hops, there are too many runs to search, and the
-# hash table is used.
+# Before a tree is visited, its nodes from these runs enter the table. It fits in the L1 cache; the hash table of a
+# whole batch does not fit in the L2 cache. It has four slots per node, so that few collide, at the front of the other
+# table's memory. The upper half of a slot is the number of the tree's table in this batch, so that nothing is cleared
+# between trees. With many edge types and hops, there are too many runs to search, and the hash table is used.
 
 _NO_TREE = np.iinfo(np.int64).max
 _LEAST_BITS = 9  # most trees need no more: then no branch depends on their size
-_ZERO, _ONE, _BITS = np.uint64(0), np.uint64(1), np.uint64(64)
+_ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
+_HALF, _BITS, _LOW = np.uint64(32), np.uint64(64), np.uint64(0xFFFFFFFF)
 
 
 @helper
 def begin_runs(nodes: Nodes, t: int) -> None:
     """Begin a batch whose nodes are in the order of trees."""
-    nodes[t].num_runs, nodes[t].run[0], nodes[t].table_tree = 1, 0, _NO_TREE
+    nodes[t].num_runs, nodes[t].run[0], nodes[t].table_tree, nodes[t].num_tables = 1, 0, _NO_TREE, 0
 
 
 @helper
@@ -46,7 +47,7 @@ def relabel_by_tree(
     nodes: Nodes, src: int, dst: int, mode: Mode, neighbor: npt.NDArray[np.uint64], n: int, out: Ints
 ) -> int:
     """Write local ids of neighbours, and append new nodes; return how many are done before there are too many runs."""
-    node, tree, slots = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), u32(nodes[src].slots, 1 << 62)
+    node, tree, slots = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), u64(nodes[src].slots, 1 << 62)
     dst_node, tree_of_dst = u32(mode.dst_node, n), u64(nodes[dst].tree, 1 << 62)
     x, last = 0, dst_node[n - 1]
     while x < n:
@@ -63,24 +64,30 @@ def relabel_by_tree(
             return x
         shift = _BITS - np.uint64(nodes[src].table_bits)
         mask = (_ONE << np.uint64(nodes[src].table_bits)) - _ONE
-        first = end
+        first, entry = end, _first_entry(nodes, src)
         for i in range(x, stop):
             u = neighbor[i]
             at = u * GAMMA >> shift
-            slot = np.uint64(slots[at])
-            while slot != _ZERO and node[slot - _ONE] != u:
+            local = slots[at] - entry  # large if the slot is empty
+            while local < end and node[local] != u:
                 at = (at + _ONE) & mask
-                slot = np.uint64(slots[at])
-            if slot == _ZERO:
+                local = slots[at] - entry
+            if local >= end:
+                local = end
+                slots[at] = entry + local
                 node[end] = u
                 end += _ONE
-                slot = end
-                slots[at] = slot
-            out[i] = slot - _ONE
+            out[i] = local
         tree[first:end] = r
         nodes[src].count = int(end)
         x = stop
     return n
+
+
+@helper
+def _first_entry(nodes: Nodes, t: int) -> np.uint64:
+    """Return what a slot of the current tree's table holds for local id 0."""
+    return np.uint64(nodes[t].num_tables) << _HALF | np.uint64(nodes[t].stamp)
 
 
 @helper
@@ -109,28 +116,23 @@ def _make_table(nodes: Nodes, t: int, r: np.uint64, n: int) -> bool:
         while c < stop and tree[c] == r:
             c += 1
         count += c - cursor[q]
-    bits, most = _LEAST_BITS, 2 * (nodes[t].mask + 1)
+    bits, most = _LEAST_BITS, nodes[t].mask + 1
     while 1 << bits < 4 * (count + n) and 1 << bits < most:
         bits += 1
-    slots = u32(nodes[t].slots, 1 << bits)
-    for at in range(slots.size):
-        slots[at] = 0
+    nodes[t].num_tables += 1
+    slots, entry, end_id = u64(nodes[t].slots, 1 << bits), _first_entry(nodes, t), np.uint64(end)
     shift, mask = _BITS - np.uint64(bits), (_ONE << np.uint64(bits)) - _ONE
     for q in range(last + 1):
         c, stop = cursor[q], run[q + 1]
         while c < stop and tree[c] == r:
             at = node[c] * GAMMA >> shift
-            while slots[at] != _ZERO:
+            while slots[at] - entry < end_id:
                 at = (at + _ONE) & mask
+            slots[at] = entry + np.uint64(c)
             c += 1
-            slots[at] = c
     nodes[t].table_tree, nodes[t].table_bits = int(r), bits
     nodes[t].table_capacity = end - count + ((1 << bits) // 4 * 3 if 1 << bits < most else most)
     return True
-
-
-_ONE, _FOUR, _EIGHT, _HALF = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 @helper
