@@ -39,8 +39,8 @@ class Made:
 CACHE = 0.1
 """Share of the rows that manyhop keeps on the GPU where there is a cache."""
 
-CALLS = 4
-"""Calls in a round."""
+CALLS = 16
+"""Calls in a round: the GPU is waited for once."""
 
 
 def gather(job: Job, ranks: Ranks, memory: PeakMemory, sink: Sink) -> None:
