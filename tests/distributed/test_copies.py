@@ -2,14 +2,11 @@
 
 import gc
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +108,6 @@ def test_many_at_once_build_once(key: str) -> None:
     assert sum(each.builds.is_set() for each in asking) == 1
 
 
-def test_keys_do_not_wait_for_each_other(key: str) -> None:
-    first = builder(key)
-    assert ask(f"{key} another").pickle_at == (0, 0)
-    first.end_build()
-
-
 def test_it_is_forgotten_when_nobody_uses_it_any_more(key: str) -> None:
     first, second = ask(key), ask(key, never)
     id = first.segments[0].id
@@ -147,27 +138,6 @@ def test_the_builder_waits_for_the_others(key: str) -> None:
     first.join(0.1)
     assert first.is_alive()
     assert ask(key, never).segments[0].id == first.get().segments[0].id == copy.segments[0].id
-
-
-def test_who_does_not_ask_is_an_error(key: str) -> None:
-    with pytest.raises(RankError, match="2 of the 3 ranks of this node did not call it in time"):
-        ask(key, others=2, timeout=0.1)
-
-
-def test_a_slow_builder_is_named(key: str) -> None:
-    first = builder(key)
-    hasty, patient = waiting(key, timeout=0.5), waiting(key)
-    assert f"process {os.getpid()}, which builds it for this node, was not ready within 0.5 s" in str(hasty.get())
-    copy = first.end_build()
-    assert patient.get().segments[0].id == copy.segments[0].id
-
-
-def test_different_things_under_one_key_are_an_error(key: str) -> None:
-    first, other = builder(key, what="share() number 1, of a"), waiting(key, what="share() number 1, of b")
-    copy = first.end_build()
-    for error in (other.get(), Asking(key, 1, what="share() number 1, of b").get()):
-        assert "share() number 1, of b on this rank, but share() number 1, of a on rank 0" in str(error)
-    assert copy.segments[0].memory[0] == 0
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"no", b"\0\0\0\x05{[[["])
@@ -220,71 +190,6 @@ def test_a_number_that_another_file_has_by_now_is_not_used() -> None:
 
 # Other processes
 
-ASK = """
-import sys, time
-from manyhop.memory import segments
-from manyhop.memory.copies import Copy, find_or_build
-
-def build():
-    print("builds", flush=True)
-    if sys.argv[2] == "slowly":
-        time.sleep(1000)
-    return Copy((segments.create("a test", 10),))
-
-copy = find_or_build(sys.argv[1], build, what="a test", rank=3, timeout=100)
-copy.segments[0].memory[1] += 1
-print(copy.segments[0].id, copy.segments[0].memory[1], flush=True)
-time.sleep(1000)
-"""
-
-
-@pytest.fixture
-def processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    started = []
-
-    def start(*args: str) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen([sys.executable, "-c", ASK, *args], stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def line(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    return process.stdout.readline().split()
-
-
-def test_a_copy_outlives_the_process_that_built_it(key: str, processes: Callable[..., subprocess.Popen[str]]) -> None:
-    first = processes(key, "now")
-    assert line(first) == ["builds"]
-    id, number = line(first)
-    assert number == "1"
-    second = processes(key, "now")
-    assert line(second) == [id, "2"]
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    copy = ask(key, never)
-    assert copy.segments[0].id == id
-    assert copy.segments[0].memory[1] == 2
-    second.kill()
-    second.wait()
-    del copy
-    gc.collect()
-    assert ask(key).segments[0].id != id
-
-
-def test_the_death_of_the_builder_reaches_all(key: str, processes: Callable[..., subprocess.Popen[str]]) -> None:
-    first = processes(key, "slowly")
-    assert line(first) == ["builds"]
-    others = [waiting(key) for _ in range(2)]
-    first.kill()
-    for other in others:
-        assert f"process {first.pid}, which was building it for this node, has ended" in str(other.get())
-    assert ask(key)
-
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_a_forked_child_does_not_hold_the_name(key: str) -> None:
@@ -299,11 +204,6 @@ def test_a_forked_child_does_not_hold_the_name(key: str) -> None:
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-
-
-def test_importing_loads_nothing_heavy() -> None:
-    code = "import sys, manyhop.memory; print([m for m in ('numba', 'torch_geometric') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_processes_that_come_when_building_has_just_failed() -> None:

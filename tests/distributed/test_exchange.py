@@ -4,14 +4,14 @@ import time
 
 import pytest
 import torch
+from exchanges import ENV, KINDS, make_exchange, raised, shard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyhop
 from manyhop import World
-from manyhop.errors import FeatureError, RankError
-from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.features.exchange.host import Exchange
+from manyhop.errors import FeatureError
+from manyhop.features import RowRequest, gather
 from manyhop.features.sources import HotRows, ShardedRows, Shards, servers
 
 FOUR = [0, 0, 1, 1]
@@ -65,27 +65,19 @@ def whole_tensors():
     }
 
 
-def shard(tensor, world, hot=None):
-    mine = Shards(len(tensor), world.num_nodes).rows_of(world.node)
-    rows = ShardedRows(tensor[mine.start : mine.stop].clone(), len(tensor), world)
-    if hot is not None:
-        rows.hot, rows.hot_rows = HotRows.of(hot, len(tensor)), tensor[hot]
-    return rows
-
-
 def gather_all(part_bytes):
     from manyhop.features.exchange import host
 
     host._PART_BYTES = host._PART_BYTES_FEW_CORES = part_bytes
     world = manyhop.init()
-    whole, exchange, pool = whole_tensors(), Exchange("a test", timeout=100), BufferPool()
-    sources = {name: shard(tensor, world) for name, tensor in whole.items()}
+    whole, exchange = whole_tensors(), make_exchange("nodes")
+    sources = {name: shard("nodes", tensor, world) for name, tensor in whole.items()}
     draw = torch.Generator().manual_seed(world.rank)
     for k, count in enumerate((0, 1, 500, 20_000 if world.rank == 1 else 0)):
         nodes = torch.randint(1003, (count,), generator=draw)
         edges = torch.randint(77, (count // 2,), generator=draw, dtype=torch.int32)
         requests = [RowRequest(s, edges if n == "edge" else nodes, name=n) for n, s in sources.items()]
-        for request, rows in zip(requests, exchange.gather(requests, (3, k), pool=pool), strict=True):
+        for request, rows in zip(requests, exchange.gather(requests, (3, k)), strict=True):
             expected = whole[request.name][request.index.long()]
             assert rows.dtype == expected.dtype
             assert torch.equal(rows, expected), (request.name, k)
@@ -106,11 +98,11 @@ def count_traffic():
     world = manyhop.init()
     x = torch.arange(100.0).view(100, 1)
     hot = {0: torch.tensor([60, 99]), 1: torch.tensor([0])}[world.node]
-    rows, other = shard(x, world, hot), shard(-x, world, hot)
+    rows, other = shard("nodes", x, world, hot), shard("nodes", -x, world, hot)
     other.hot = rows.hot
     ids = torch.tensor([60, 0, 60, 99, 70, 5, 70, 71])
-    exchange = Exchange("a test", timeout=100)
-    a, b = exchange.gather([RowRequest(rows, ids), RowRequest(other, ids)], (0, 0), pool=BufferPool())
+    exchange = make_exchange("nodes")
+    a, b = exchange.gather([RowRequest(rows, ids), RowRequest(other, ids)], (0, 0))
     assert torch.equal(a, x[ids])
     assert torch.equal(b, -x[ids])
     return exchange.traffic
@@ -132,120 +124,108 @@ def test_on_one_node_nothing_is_exchanged(launcher):
     assert launcher.run(on_one_node) == [[0, 9], [1, 9]]
 
 
-def raised(call, *args, **kwargs):
-    began = time.monotonic()
-    try:
-        call(*args, **kwargs)
-    except (RankError, FeatureError) as error:
-        return type(error).__name__, str(error), getattr(error, "ranks", None), time.monotonic() - began
-    return None
+# Both kinds: errors
 
 
-def ask_out_of_range():
+def begin(kind, timeout=100.0):
+    """This rank, an exchange, and a request of rows of both ranks."""
     world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=100)
-    ids = torch.tensor([3, 10] if world.rank == 2 else [9])
-    first = raised(exchange.gather, [RowRequest(rows, ids, name="x")], (0, 0), pool=BufferPool())
+    exchange = make_exchange(kind, timeout=timeout)
+    return world.rank, exchange, RowRequest(shard(kind, torch.zeros(10, 1), world), torch.tensor([0, 9]), name="x")
+
+
+def ask_out_of_range(kind):
+    rank, exchange, request = begin(kind)
+    wrong = RowRequest(request.source, torch.tensor([0, 9, 10 if rank == 1 else 3]), name="x")
+    first = raised(exchange.gather, [wrong], (0, 0))
     exchange.begin()
-    exchange.gather([RowRequest(rows, torch.tensor([9, 0]))], (1, 0), pool=BufferPool())  # the next epoch goes well
-    return first
+    return first, len(exchange.gather([request], (1, 0))[0])  # the next epoch goes well
 
 
-def test_an_id_out_of_range_is_an_error_on_all_ranks(launcher):
-    seen = launcher.run(ask_out_of_range, node_of=FOUR)
-    assert seen[2][0] == "FeatureError"
-    for rank in (0, 1, 3):
-        assert seen[rank][0] == "ExchangeEndedError"
-        assert seen[rank][2] == (2,)
-        assert "rank 2 failed: Expected indices in [0, 10) for x, got 10 (at position 1)" in seen[rank][1]
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_id_out_of_range_is_an_error_on_all_ranks(launcher, kind):
+    (other, count), (own, count_1) = launcher.run(ask_out_of_range, kind, node_of=[0, 1], env=ENV)
+    assert own[0] == "FeatureError"
+    assert "in [0, 10) for x, got 10 (at position 2)" in own[1]
+    assert (other[0], other[2]) == ("ExchangeEndedError", (1,))
+    assert "rank 1 failed: " in other[1]
+    assert count == count_1 == 2
 
 
-def leave_early():
-    world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=100)
-    request = RowRequest(rows, torch.tensor([0, 9]))
-    exchange.gather([request], (0, 0), pool=BufferPool())
-    seen = None
-    if world.rank == 1:
-        exchange.end((0, 1))
-    else:
-        seen = raised(exchange.gather, [request], (0, 1), pool=BufferPool())
+def leave_or_fail(kind, failure):
+    rank, exchange, request = begin(kind)
+    exchange.gather([request], (0, 0))
+    seen = exchange.end((0, 1), failure) if rank == 1 else raised(exchange.gather, [request], (0, 1))
     exchange.begin()
-    exchange.gather([request], (1, 0), pool=BufferPool())
+    exchange.gather([request], (1, 0))
     return seen
 
 
-def test_a_rank_that_leaves_is_named(launcher):
-    name, message, ranks, _ = launcher.run(leave_early, node_of=[0, 1])[0]
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("failure", "text"), [("", "left the loop of epoch 0 after 1 batch"), ("oh", "failed: oh")])
+def test_leaving_is_announced_and_the_next_epoch_goes_on(launcher, kind, failure, text):
+    name, message, ranks, _ = launcher.run(leave_or_fail, kind, failure, node_of=[0, 1], env=ENV)[0]
     assert (name, ranks) == ("ExchangeEndedError", (1,))
-    assert "rank 1 left the loop of epoch 0 after 1 batches" in message
+    assert f"rank 1 {text}" in message
 
 
-def be_out_of_step(tag, name):
-    world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=100)
-    mine = (tag, name) if world.rank == 1 else ((0, 7), "x")
-    return raised(exchange.gather, [RowRequest(rows, torch.tensor([9]), name=mine[1])], mine[0], pool=BufferPool())
+def be_out_of_step(kind, tag, name):
+    rank, exchange, request = begin(kind)
+    mine = ((0, 7), "x") if rank == 0 else (tag, name)
+    request.name = mine[1]
+    return raised(exchange.gather, [request], mine[0]), raised(exchange.gather, [request], (0, 9))
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("tag", "name", "text"), [((0, 8), "x", "is at exchange 8 of epoch 0"), ((0, 7), "y", "asks for other tensors")]
 )
-def test_ranks_out_of_step_get_an_error(launcher, tag, name, text):
-    seen = launcher.run(be_out_of_step, tag, name, node_of=[0, 1])
-    assert [s[0] for s in seen] == ["RankError"] * 2
-    assert f"rank 1 {text}" in seen[0][1]
+def test_ranks_out_of_step_get_an_error(launcher, kind, tag, name, text):
+    seen = launcher.run(be_out_of_step, kind, tag, name, node_of=[0, 1], env=ENV)
+    assert [first[0] for first, _ in seen] == [again[0] for _, again in seen] == ["RankError"] * 2
+    assert f"rank 1 {text}" in seen[0][0][1]
 
 
-def lose_a_rank():
-    world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=8)
-    request = RowRequest(rows, torch.tensor([0, 9]))
-    exchange.gather([request], (0, 0), pool=BufferPool())
+def lose_a_rank(timeout):
+    rank, exchange, request = begin("nodes", timeout)
+    exchange.gather([request], (0, 0))
     print("first", flush=True)
-    if world.rank == 3:
+    if rank == 3:
         time.sleep(1000)
-    seen = raised(exchange.gather, [request], (0, 1), pool=BufferPool())
-    again = raised(exchange.gather, [request], (0, 2), pool=BufferPool())
+    seen = raised(exchange.gather, [request], (0, 1))
+    again = raised(exchange.gather, [request], (0, 2))
     print("raised", flush=True)
     return seen, again
 
 
-@pytest.mark.parametrize("how", ["killed", "late"])
-def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
-    ranks = launcher.start(lose_a_rank, node_of=FOUR)
+def test_a_rank_that_is_gone_or_late_is_named(launcher):
+    gone, late = (launcher.start(lose_a_rank, timeout, node_of=FOUR) for timeout in (60.0, 6.0))
     for rank in range(4):
-        ranks.wait_for_output(rank, "first")
-    if how == "killed":
-        time.sleep(0.3)  # the others wait for it, or are about to
-        ranks.kill(3)
-    else:
-        for rank in range(3):
-            ranks.wait_for_output(rank, "raised")
-        ranks.kill(3)
-    results = ranks.wait()
+        gone.wait_for_output(rank, "first")
+    time.sleep(0.3)  # the others wait for it, or are about to
+    gone.kill(3)
     for rank in range(3):
-        (name, message, culprits, seconds), again = results[rank].value
+        late.wait_for_output(rank, "raised")
+    late.kill(3)
+    for result in gone.wait()[:3] + late.wait()[:3]:
+        (name, message, culprits, seconds), again = result.value
         assert (name, again[0]) == ("ExchangeLostError", "RankError")
         assert culprits == again[2] == (3,), message
         assert "exchange 1 of epoch 0: rank 3 did not come, or ended" in message
         assert seconds < 100  # torch waits for half an hour
-        assert again[3] < 8, "it does not wait again"
+        assert again[3] < 6, "it does not wait again"
 
 
 def break_off():
     def fail(*args):
         raise MemoryError("none left")
 
-    world = manyhop.init()
-    rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=60)
-    request = RowRequest(rows, torch.tensor([0, 9]))
-    if world.rank == 1:
-        Exchange._take = fail
+    rank, exchange, request = begin("nodes", 60.0)
+    if rank == 1:
+        type(exchange)._take = fail
         with pytest.raises(MemoryError):
-            exchange.gather([request], (0, 0), pool=BufferPool())
-        return raised(exchange.gather, [request], (0, 1), pool=BufferPool())
-    return raised(exchange.gather, [request], (0, 0), pool=BufferPool())
+            exchange.gather([request], (0, 0))
+    return raised(exchange.gather, [request], (0, rank))
 
 
 def test_an_exchange_that_breaks_off_on_one_rank_ends_on_all(launcher):

@@ -3,35 +3,17 @@
 import itertools
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from exchanges import ENV, make_exchange, raised, shard
 
 import manyhop
-from manyhop.errors import CapacityError, FeatureError, RankError
-from manyhop.features import RowRequest, Shards
-from manyhop.features.sources import DistributedRows
+from manyhop.errors import CapacityError
+from manyhop.features import RowRequest
 from manyhop.ranks import control
-
-ENV = {"TRITON_INTERPRET": "1"}
-sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
-
-
-def make_exchange(name="a test", timeout=100.0):
-    import fast_interpreter  # noqa: F401
-
-    from manyhop.features.exchange.gpu.exchange import GPUExchange
-
-    return GPUExchange(name, timeout=timeout)
-
-
-def shard(whole, world):
-    """This rank's part of a tensor that all ranks know."""
-    rows = Shards(len(whole), world.world_size).rows_of(world.rank)
-    return DistributedRows(whole[rows.start : rows.stop].clone(), len(whole), world)
 
 
 def tables(num_rows, seed=0):
@@ -53,7 +35,7 @@ def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 
 
     transfer.PART_BYTES, quota.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     right = []
     for number, dtype in enumerate([torch.int64, torch.int32, torch.int32, torch.int64]):
         count *= 1 + number // 3  # the last exchange wants more than those before
@@ -61,13 +43,13 @@ def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 
         whole, other = tables(num_rows), tables(7)[0]
         ids = torch.randint(0, num_rows, (count * (world.rank + 1),), generator=g).to(dtype)
         few = torch.tensor([6, 0, 6, 3], dtype=dtype)[: world.rank + 2]
-        requests = [RowRequest(shard(each, world), ids) for each in whole]
-        requests.insert(3, RowRequest(shard(other, world), few, name="the other"))
+        requests = [RowRequest(shard("GPUs", each, world), ids) for each in whole]
+        requests.insert(3, RowRequest(shard("GPUs", other, world), few, name="the other"))
         got = exchange.gather(requests, (0, number))
         expected = [each[ids.long()] for each in whole]
         expected.insert(3, other[few.long()])
         right.append(all(map(torch.equal, got, expected)))
-    begin, end = shard(whole[0], world).shards.bounds[world.rank : world.rank + 2]
+    begin, end = shard("GPUs", whole[0], world).shards.bounds[world.rank : world.rank + 2]
     wanted = np.unique(ids[(ids < begin) | (ids >= end)].numpy())
     exchange.close()
     return all(right), exchange.traffic.rows_received, len(wanted)
@@ -102,38 +84,30 @@ def test_more_ranks_than_rows(launcher):
 
 def count_rows():
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     whole = torch.arange(40.0).view(20, 2)
     ids = torch.tensor([0, 19, 0, 19, 19, 10, 9, 0])
-    got = exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))
+    got = exchange.gather([RowRequest(shard("GPUs", whole, world), ids)], (0, 0))
     return torch.equal(got[0], whole[ids]), exchange.traffic.rows_received, exchange.traffic.bytes_received
 
 
-def test_an_id_of_another_rank_is_asked_for_once(launcher):
-    assert launcher.run(count_rows, env=ENV) == [(True, 2, 16), (True, 2, 16)]
-
-
-def ask_by_many_indices():
+def ask_by_many_indices(most_groups):
     from manyhop.features.exchange.gpu import exchange as module
 
-    module.MOST_GROUPS = 2  # of an exchange
+    module.MOST_GROUPS = most_groups  # of an exchange
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     whole = torch.arange(40.0).view(20, 2)
-    indices = [torch.randint(0, 20, (n,)) for n in (3, 7, 4)]
-    got = exchange.gather([RowRequest(shard(whole, world), ids) for ids in indices], (0, 0))
+    indices = [torch.randint(0, 20, (n,)) for n in (3, 7, 4 * world.rank)]
+    got = exchange.gather([RowRequest(shard("GPUs", whole, world), ids) for ids in indices], (0, 0))
     return all(torch.equal(rows, whole[ids]) for rows, ids in zip(got, indices, strict=True))
-
-
-def test_more_indices_than_a_header_has_room_for(launcher):
-    assert launcher.run(ask_by_many_indices, env=ENV) == [True, True]
 
 
 def keep_rows():
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     whole, labels = torch.arange(600.0).view(300, 2), torch.arange(300, dtype=torch.int16)
-    sources = [shard(whole, world), shard(labels, world)]
+    sources = [shard("GPUs", whole, world), shard("GPUs", labels, world)]
     hot = torch.tensor([150, 151, 213, 214, 299] if world.rank == 0 else [])
     exchange.keep([(sources, hot.long())])
     exchange.traffic.rows_received = 0
@@ -143,8 +117,15 @@ def keep_rows():
     return right, exchange.traffic.rows_received, exchange.traffic.rows_cached
 
 
-def test_rows_that_are_kept_are_not_asked_for(launcher):
-    assert launcher.run(keep_rows, env=ENV) == [(True, 1, 5), (True, 3, 0)]
+def exchange_few_rows():
+    return count_rows(), keep_rows(), ask_by_many_indices(2)
+
+
+def test_rows_travel_once_and_rows_that_are_kept_not_at_all(launcher):
+    (once, kept, _), (once_1, kept_1, _) = ranks = launcher.run(exchange_few_rows, env=ENV)
+    assert once == once_1 == (True, 2, 16)  # an id of another rank is asked for once
+    assert (kept, kept_1) == ((True, 1, 5), (True, 3, 0))
+    assert all(right for *_, right in ranks)  # more indices than a header has room for; a rank asks for nothing by one
 
 
 def keep_too_many_rows():
@@ -155,8 +136,8 @@ def keep_too_many_rows():
             raise CapacityError("a cache needs more")
 
     module.require_gpu_memory = require_gpu_memory
-    exchange = make_exchange()
-    return raised(exchange.keep, [([shard(torch.zeros(300, 2), manyhop.init())], torch.tensor([3, 200]))])
+    exchange = make_exchange("GPUs")
+    return raised(exchange.keep, [([shard("GPUs", torch.zeros(300, 2), manyhop.init())], torch.tensor([3, 200]))])
 
 
 def test_a_rank_without_memory_for_its_cache_notifies_the_others(launcher):
@@ -169,10 +150,10 @@ def test_a_rank_without_memory_for_its_cache_notifies_the_others(launcher):
 
 def share_an_index_on_one_rank():
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     one = torch.tensor([0, 19])
     other = one if world.rank == 0 else one.clone()
-    rows = shard(torch.arange(40.0).view(20, 2), world)
+    rows = shard("GPUs", torch.arange(40.0).view(20, 2), world)
     return raised(exchange.gather, [RowRequest(rows, one), RowRequest(rows, other)], (0, 0))
 
 
@@ -182,92 +163,16 @@ def test_ranks_share_indices_between_tensors_in_the_same_way(launcher):
         assert "asks for other tensors, or by other indices" in message[1]
 
 
-def ask_for_nothing():
-    world = manyhop.init()
-    exchange = make_exchange()
-    whole = torch.arange(40.0).view(20, 2)
-    ids = torch.arange(20 if world.rank == 0 else 0)
-    return torch.equal(exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))[0], whole[ids])
-
-
-def test_a_rank_may_ask_for_nothing(launcher):
-    assert launcher.run(ask_for_nothing, env=ENV) == [True, True]
-
-
 def test_a_process_alone_needs_no_group(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     whole = torch.arange(40.0).view(20, 2)
     world = manyhop.init()
-    exchange = make_exchange()
+    exchange = make_exchange("GPUs")
     ids = torch.tensor([3, 3, 19, 0])
-    rows = exchange.gather([RowRequest(shard(whole, world), ids)], (0, 0))[0]
+    rows = exchange.gather([RowRequest(shard("GPUs", whole, world), ids)], (0, 0))[0]
     exchange.end((0, 1))
     manyhop.shutdown()
     assert torch.equal(rows, whole[ids])
-
-
-def raised(function, *args):
-    start = time.monotonic()
-    try:
-        function(*args)
-    except (CapacityError, FeatureError, RankError) as error:
-        return type(error).__name__, str(error), getattr(error, "ranks", None), time.monotonic() - start
-    return None
-
-
-def ask_for_too_much():
-    world = manyhop.init()
-    exchange = make_exchange()
-    rows = shard(torch.zeros(10, 1), world)
-    ids = torch.tensor([0, 9, 10 if world.rank == 1 else 3])
-    bad = raised(exchange.gather, [RowRequest(rows, ids, name="x")], (0, 0))
-    exchange.begin()
-    again = exchange.gather([RowRequest(rows, torch.tensor([0, 9]))], (1, 0))
-    return bad, again[0].numel()
-
-
-def test_a_bad_id_is_named_and_the_other_ranks_hear_of_it(launcher):
-    first, second = launcher.run(ask_for_too_much, env=ENV)
-    assert second[0][:2] == ("FeatureError", second[0][1])
-    assert "in [0, 10) for x, got 10 (at position 2)" in second[0][1]
-    assert first[0][0] == "ExchangeEndedError"
-    assert "rank 1 failed: FeatureError: a row number is out of range" in first[0][1]
-    assert (first[1], second[1]) == (2, 2)
-
-
-def leave_or_fail(failure):
-    world = manyhop.init()
-    exchange = make_exchange()
-    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
-    exchange.gather([request], (0, 0))
-    if world.rank == 1:
-        exchange.end((0, 1), failure)
-        message = None
-    else:
-        message = raised(exchange.gather, [request], (0, 1))
-    exchange.begin()
-    exchange.gather([request], (1, 0))
-    return message
-
-
-@pytest.mark.parametrize(("failure", "text"), [("", "left the loop of epoch 0 after 1 batches"), ("oh", "failed: oh")])
-def test_leaving_is_announced_and_the_next_epoch_goes_on(launcher, failure, text):
-    first, _ = launcher.run(leave_or_fail, failure, env=ENV)
-    assert f"rank 1 {text}" in first[1]
-    assert first[2] == (1,)
-
-
-def ask_out_of_step():
-    world = manyhop.init()
-    exchange = make_exchange()
-    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
-    return raised(exchange.gather, [request], (0, world.rank)), raised(exchange.gather, [request], (0, 2))
-
-
-def test_ranks_out_of_step_raise(launcher):
-    for first, again in launcher.run(ask_out_of_step, env=ENV):
-        assert "at exchange" in first[1]
-        assert first[:2] == again[:2]
 
 
 def use_a_stream(exchange, number):
@@ -281,9 +186,9 @@ def use_a_stream(exchange, number):
 
 def stay_away():
     world = manyhop.init()
-    exchange = make_exchange(timeout=8.0)
+    exchange = make_exchange("GPUs", timeout=6.0)
     use_a_stream(exchange, world.rank)
-    request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
+    request = RowRequest(shard("GPUs", torch.zeros(10, 1), world), torch.tensor([0, 9]))
     if world.rank == 1:
         control.exchange("ready", {}, timeout=200.0)  # the other two begin to wait within two seconds of each other
         while control.store().add("raised", 0) < 2:

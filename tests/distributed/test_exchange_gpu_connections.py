@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_exchange_gpu import ENV, make_exchange, shard
+from exchanges import ENV, make_exchange, shard
 
 import manyhop
 from manyhop.errors import RankError
@@ -23,10 +23,10 @@ class Loader:
     def __init__(self, name, timeout=100.0):
         from manyhop.loading.pipeline import Lockstep
 
-        self.exchange = make_exchange(name, timeout)
+        self.exchange = make_exchange("GPUs", name, timeout)
         self.exchange.rest()
         self.lockstep = Lockstep(self.exchange, lambda traffic: None)
-        self.source = shard(WHOLE, manyhop.init())
+        self.source = shard("GPUs", WHOLE, manyhop.init())
 
     def begin(self, epoch):
         self.steps = self.lockstep.begin(epoch, COUNT)

@@ -2,9 +2,7 @@
 
 import itertools
 import os
-import subprocess
 
-import forks
 import pytest
 import torch
 import torch.distributed as dist
@@ -81,86 +79,3 @@ def test_the_rank_of_a_group(launcher, tmp_path):
 def test_arguments_that_make_no_sense(kwargs, message):
     with pytest.raises(InputError, match=message):
         NeighborLoader(graph(), [2], **kwargs)
-
-
-PYG_ALONE = """
-import os
-import sys
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GraphSAGE
-
-
-def run(rank, world_size, data):
-    os.environ.setdefault("MASTER_ADDR", "localhost")
-    os.environ.setdefault("MASTER_PORT", sys.argv[1])
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    train_idx = data.train_mask.nonzero().view(-1)
-    train_idx = train_idx.split(train_idx.size(0) // world_size)[rank]
-    kwargs = dict(batch_size=32, num_workers=2, persistent_workers=True)
-    train_loader = NeighborLoader(data, [5, 3], input_nodes=train_idx, shuffle=True, drop_last=True, **kwargs)
-    if rank == 0:  # evaluation on a single rank
-        test_loader = NeighborLoader(data, input_nodes=None, num_neighbors=[-1], shuffle=False, **kwargs)
-    torch.manual_seed(12345)
-    model = DistributedDataParallel(GraphSAGE(8, 16, num_layers=2, out_channels=3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    seen = 0
-    for epoch in range(2):
-        model.train()
-        for batch in train_loader:
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size]
-            torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
-            optimizer.step()
-            seen += batch.batch_size
-        dist.barrier()
-        if rank == 0:
-            model.eval()
-            assert sum(batch.batch_size for batch in test_loader) == data.num_nodes
-        dist.barrier()
-    weights = torch.cat([p.detach().view(-1) for p in model.parameters()])
-    first = weights.clone()
-    dist.broadcast(first, 0)
-    assert torch.equal(weights, first)
-    del model  # as the last owner of the group, it may hang
-    sys.stdout.write(f"rank {rank}: {seen} seeds from {type(train_loader).__module__}\\n")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    g = torch.Generator().manual_seed(1)
-    data = Data(
-        x=torch.randn(400, 8, generator=g),
-        y=torch.randint(0, 3, (400,), generator=g),
-        edge_index=torch.randint(0, 400, (2, 3000), generator=g),
-        train_mask=torch.arange(400) < 256,
-    )
-    run(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), data)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_for_pyg_alone(tmp_path):
-    """Seeds split by hand, evaluation on rank 0: as in PyG's examples, under `python -m manyhop_pyg`.
-
-    For ranks that the script spawns, see ``tests/pyg/test_install_main.py``.
-    """
-    from launch import reserve_port
-
-    script = tmp_path / "train.py"
-    script.write_text(PYG_ALONE)
-    env = {k: v for k, v in forks.environment().items() if k not in ("RANK", "WORLD_SIZE")}
-    with reserve_port() as one, reserve_port() as other:
-        ports = [reserved.getsockname()[1] for reserved in (one, other)]
-        command = ["torch.distributed.run", f"--master-port={ports[0]}", "--nproc-per-node=2", "-m"]
-        command += ["manyhop_pyg", str(script), str(ports[1])]
-        done = subprocess.run(
-            [forks.python(), "-m", *command], env=env, capture_output=True, text=True, timeout=300, check=False
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for rank in range(2):
-        assert f"rank {rank}: 256 seeds from manyhop_pyg.loaders.node" in done.stdout

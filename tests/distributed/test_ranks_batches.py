@@ -35,13 +35,6 @@ def test_all_loaders(launcher, world_size):
         check_shared(seen, name, epochs=2)
 
 
-def test_two_nodes(launcher, two_nodes):
-    where = {"world_size": 4, "node_of": [0, 0, 1, 1], "nodes": two_nodes}
-    seen = launcher.run(share_batches, list(LOADERS), 1, {"num_workers": 1}, **where)
-    for name in LOADERS:
-        check_shared(seen, name)
-
-
 HOW = [
     {"num_workers": 2, "persistent_workers": True},
     {"num_workers": 1, "filter_per_worker": False},
@@ -111,27 +104,3 @@ def test_uneven_batches_may_be_an_error(launcher):
     messages = launcher.run(refuse_uneven, world_size=3)
     assert all("3 ranks can share evenly" in m for m in messages)
     assert launcher.run(refuse_uneven, world_size=2) == [None, None]
-
-
-def fail(batch):
-    if 17 in batch.input_id:
-        raise KeyError("seventeen")
-    return batch
-
-
-def run_into_an_error(num_workers):
-    try:
-        list(homogeneous(distributed=True, seed=5, transform=fail, num_workers=num_workers))
-    except KeyError as error:
-        return error.failed_batch[1]
-    except RuntimeError:
-        return None
-    return -1
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_error_names_the_global_batch(launcher, num_workers):
-    (bad,) = [i for i, batch in enumerate(homogeneous(seed=5)) if 17 in batch.input_id]
-    seen = launcher.run(run_into_an_error, num_workers)
-    assert seen[bad % 2] == bad
-    assert seen[1 - bad % 2] != bad

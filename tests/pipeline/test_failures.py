@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import pickle
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -120,14 +119,6 @@ def test_items_that_fail_are_no_end_of_the_epoch(num_workers: int) -> None:
     with pytest.raises(InputError, match="got one after KeyError: 'no more'"):
         got.extend(pipeline)
     assert got == [0, 1]
-
-
-def test_a_timeout_is_no_end_of_the_epoch() -> None:
-    pipeline = Pipeline(range(9), lambda batch, item: time.sleep(0.1), num_workers=1, timeout=0.01)
-    with pytest.raises(TimeoutError):
-        next(pipeline)
-    with pytest.raises(InputError, match="after TimeoutError: Expected batch 0"):
-        next(pipeline)
 
 
 def test_an_error_of_the_items_keeps_the_note_of_the_pipeline_that_gave_them() -> None:

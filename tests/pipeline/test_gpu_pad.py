@@ -3,44 +3,30 @@
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from test_pad import EDGES, MODES, build, sampled
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading.pipeline import Counts, PaddedRows, Padder, clear_rows, pad_sizes
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, SampledSubgraph
+from manyhop.sampling import SampledSubgraph
 
 pytest.importorskip("triton")
 from manyhop.loading.pipeline.gpu import GPUFrame, clear, fill
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 CPU = torch.device("cpu")
-NUM_NODES = {"a": 600, "b": 400, "none": 0}
-EDGES = {("a", "x", "a"): 3000, ("b", "y", "a"): 2000, ("a", "z", "b"): 1500, ("none", "w", "a"): 0}
-MODES: list[dict[str, Any]] = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"replace": True}]
+SIZES = {"a": 600, "b": 400, "none": 0}
 
 
 @pytest.fixture(scope="module")
 def graph() -> Any:
-    rng = np.random.default_rng(0)
-    ends = {
-        e: (rng.integers(0, max(NUM_NODES[e[0]], 1), n), rng.integers(0, NUM_NODES[e[2]], n)) for e, n in EDGES.items()
-    }
-    return build_graph(
-        NUM_NODES, {e: EdgeInput(row=torch.from_numpy(r), col=torch.from_numpy(c)) for e, (r, c) in ends.items()}
-    )
+    return build(SIZES, 10)
 
 
 def samples(graph: Any, fanout: tuple[int, ...] = (3, 2, 2), **options: Any) -> list[SampledSubgraph]:
     """Batches, the last of which is smaller."""
-    sampler, rng = (
-        ReferenceSampler(graph, NeighborSpec(fanouts=dict.fromkeys(EDGES, fanout), **options)),
-        np.random.default_rng(1),
-    )
-    seeds = [torch.from_numpy(rng.permutation(600)[:n]) for n in (64, 64, 64, 5)]
-    return [sampler.sample(NodeRequest(key=BatchKey(1, 0, b), seeds={"a": s})) for b, s in enumerate(seeds)]
+    return list(sampled(graph, 600, (64, 64, 64, 5), fanout, **options))
 
 
 def moved(value: Any) -> Any:
@@ -120,7 +106,7 @@ def test_samples_without_edges(graph: Any) -> None:
         row=dict.fromkeys(EDGES, none),
         col=dict.fromkeys(EDGES, none),
         edge_id=dict.fromkeys(EDGES, none),
-        num_sampled_nodes={t: [5 * (t == "a"), 0, 0, 0] for t in NUM_NODES},
+        num_sampled_nodes={t: [5 * (t == "a"), 0, 0, 0] for t in SIZES},
         num_sampled_edges={e: [0, 0, 0] for e in EDGES},
     )
     compare(Padder(pad_sizes([Counts.of(sample)]), num_trees=64), [empty, sample, empty])

@@ -23,28 +23,22 @@ def go(section, number, seen, body=lambda: None):
     return thread
 
 
-def test_turns_come_in_order():
-    section, seen, left = OrderedSection(5, lambda number: None), [], []
-    threads = [go(section, number, seen, lambda: time.sleep(0.005)) for number in (3, 1, 4, 0, 2)]
-    for thread in threads:
-        thread.join(60)
-    assert seen == [0, 1, 2, 3, 4]
-    section.close()
-    assert left == []
-
-
-def test_one_at_a_time():
-    section, inside, most = OrderedSection(8, lambda number: None), [], []
+def test_turns_come_in_order_one_at_a_time():
+    left, seen, inside, most = [], [], [], []
+    section = OrderedSection(5, left.append)
 
     def body():
         inside.append(1)
         most.append(len(inside))
-        time.sleep(0.002)
+        time.sleep(0.005)
         inside.pop()
 
-    for thread in [go(section, number, [], body) for number in range(8)]:
+    for thread in [go(section, number, seen, body) for number in (3, 1, 4, 0, 2)]:
         thread.join(60)
-    assert most == [1] * 8
+    assert seen == [0, 1, 2, 3, 4]
+    assert most == [1] * 5
+    section.close()
+    assert left == []
 
 
 def test_a_second_thread_in_the_same_turn_is_refused_once_the_first_is_through():
@@ -103,19 +97,3 @@ def test_an_error_ends_all_turns_without_a_word():
     section.close()
     assert left == []
     assert isinstance(seen[0], SectionEndedError)
-
-
-def test_a_turn_comes_once():
-    section = OrderedSection(2, lambda number: None)
-    with section.enter(0):
-        pass
-    with pytest.raises(InputError, match="second one for batch 0"), section.enter(0):
-        pass
-
-
-def test_after_the_last_turn_nothing_is_left():
-    left = []
-    section = OrderedSection(1, left.append)
-    with section.enter(0):
-        section.close()
-    assert left == []

@@ -13,33 +13,34 @@ from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampl
 
 NUM_NODES = {"a": 60, "b": 40, "none": 0}
 EDGES = {("a", "x", "a"): 300, ("b", "y", "a"): 200, ("a", "z", "b"): 150, ("none", "w", "a"): 0}
-CPU = torch.device("cpu")
+MODES = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"replace": True}]
+
+
+def build(num_nodes, times):
+    """A graph with ``times`` as many edges as ``EDGES``."""
+    rng, edges = np.random.default_rng(0), {}
+    for e, n in EDGES.items():
+        ends = [rng.integers(0, max(num_nodes[t], 1), n * times) for t in (e[0], e[2])]
+        edges[e] = EdgeInput(row=torch.from_numpy(ends[0]), col=torch.from_numpy(ends[1]))
+    return build_graph(num_nodes, edges)
+
+
+def sampled(graph, num_nodes, sizes, fanout, **options):
+    """Batches of so many seeds of type ``a``."""
+    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, fanout), **options)
+    sampler, rng = ReferenceSampler(graph, spec), np.random.default_rng(1)
+    for batch, size in enumerate(sizes):
+        seeds = {"a": torch.from_numpy(rng.permutation(num_nodes)[:size])}
+        yield sampler.sample(NodeRequest(key=BatchKey(1, 0, batch), seeds=seeds))
 
 
 @pytest.fixture(scope="module")
 def graph():
-    rng = np.random.default_rng(0)
-    return build_graph(
-        NUM_NODES,
-        {
-            e: EdgeInput(
-                row=torch.from_numpy(rng.integers(0, max(NUM_NODES[e[0]], 1), n)),
-                col=torch.from_numpy(rng.integers(0, NUM_NODES[e[2]], n)),
-            )
-            for e, n in EDGES.items()
-        },
-    )
+    return build(NUM_NODES, 1)
 
 
 def samples(graph, **options):
-    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, (3, 2)), **options)
-    sampler, rng = ReferenceSampler(graph, spec), np.random.default_rng(1)
-    for batch in range(6):
-        seeds = {"a": torch.from_numpy(rng.permutation(60)[: 8 if batch < 5 else 3])}
-        yield sampler.sample(NodeRequest(key=BatchKey(1, 0, batch), seeds=seeds))
-
-
-MODES = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"replace": True}]
+    return sampled(graph, 60, [8] * 5 + [3], (3, 2), **options)
 
 
 @pytest.mark.parametrize("options", MODES)

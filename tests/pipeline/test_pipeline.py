@@ -1,6 +1,5 @@
 """The engine: order, errors, and that nothing is left behind."""
 
-import contextlib
 import gc
 import random
 import threading
@@ -31,11 +30,6 @@ def test_order_does_not_depend_on_the_threads(num_workers: int) -> None:
         return square(batch, item)
 
     assert list(Pipeline(range(60), make, num_workers=num_workers)) == [(i, i * i) for i in range(60)]
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_no_items(num_workers: int) -> None:
-    assert list(Pipeline([], square, num_workers=num_workers)) == []
 
 
 def test_batches_are_made_in_threads_at_once() -> None:
@@ -127,20 +121,6 @@ def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int, mak
     assert caught.value.failed_batch == (0, bad)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupts_and_exits_are_not_wrapped(num_workers: int, error: type[BaseException]) -> None:
-    def make(batch: int, item: int) -> int:
-        if item == 3:
-            raise error
-        return item
-
-    pipeline = Pipeline(range(9), make, num_workers=num_workers)
-    assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(error):
-        next(pipeline)
-
-
 @pytest.mark.parametrize("in_groups", [False, True])
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: int, in_groups: bool) -> None:
@@ -159,17 +139,6 @@ def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: in
             break
     del _
     assert wait_until(lambda: not ours() and not alive)
-
-
-def test_an_error_in_the_loop_ends_the_threads() -> None:
-    def train() -> None:
-        for i, _ in enumerate(Pipeline(range(1000), square, num_workers=2)):
-            if i == 5:
-                raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train()
-    assert wait_until(lambda: not ours())
 
 
 def test_a_pipeline_in_a_reference_cycle_is_collected() -> None:
@@ -214,28 +183,6 @@ def test_what_makes_the_batches_may_own_the_pipeline(own_pool: bool) -> None:
     assert wait_until(lambda: not ours())
 
 
-def test_errors_leave_no_cycles() -> None:
-    class Payload:
-        pass
-
-    payloads: weakref.WeakSet[Payload] = weakref.WeakSet()
-
-    def make(batch: int, item: int) -> int:
-        payload = Payload()
-        payloads.add(payload)
-        raise ValueError("no")
-
-    gc.collect()
-    gc.disable()
-    try:
-        for num_workers in (0, 2):
-            with contextlib.suppress(ValueError):
-                next(Pipeline(range(3), make, num_workers=num_workers))
-        assert wait_until(lambda: not payloads)
-    finally:
-        gc.enable()
-
-
 def test_close_is_idempotent_joins_and_ends_the_iteration() -> None:
     pipeline = Pipeline(range(100), square, num_workers=2)
     next(pipeline)
@@ -243,21 +190,6 @@ def test_close_is_idempotent_joins_and_ends_the_iteration() -> None:
     pipeline.close()
     assert not ours()
     assert list(pipeline) == []
-
-
-def test_close_from_another_thread_ends_the_wait() -> None:
-    started = threading.Event()
-
-    def make(batch: int, item: int) -> int:
-        started.set()
-        time.sleep(0.1)
-        return item
-
-    pipeline = Pipeline(range(100), make, num_workers=1)
-    closer = threading.Thread(target=lambda: (started.wait(), pipeline.close()))
-    closer.start()
-    list(pipeline)
-    closer.join()
 
 
 def test_timeout_names_the_batch() -> None:
@@ -293,16 +225,6 @@ def test_snapshots_belong_to_the_batch_handed_out(num_workers: int, make: Any) -
         assert pipeline.snapshot is None
         for i, _ in enumerate(pipeline):
             assert pipeline.snapshot == i + 1
-
-
-def test_worker_init_runs_once_in_each_thread() -> None:
-    calls: list[tuple[int, str]] = []
-    list(
-        Pipeline(
-            range(30), square, num_workers=3, worker_init=lambda w: calls.append((w, threading.current_thread().name))
-        )
-    )
-    assert sorted(calls) == [(w, f"manyhop-{w}") for w in range(3)]
 
 
 def test_an_error_of_worker_init_reaches_the_caller() -> None:

@@ -116,22 +116,6 @@ def test_an_interrupt_while_waiting_ends_the_wait_and_the_threads() -> None:
     assert interrupt_when_ready(start(code)) == "interrupted True []\n"
 
 
-def test_an_interrupt_in_the_loop_ends_the_threads() -> None:
-    code = """
-        try:
-            for i in Pipeline(range(10**9), make, num_workers=2):
-                if i == 0:
-                    print("ready", flush=True)
-                time.sleep(0.01)
-        except KeyboardInterrupt:
-            end = time.monotonic() + 60
-            while ours() and time.monotonic() < end:
-                time.sleep(0.01)
-            print("interrupted", ours())
-    """
-    assert interrupt_when_ready(start(code)) == "interrupted []\n"
-
-
 def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> None:
     code = """
         import gc, resource
@@ -156,12 +140,3 @@ def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> N
         print(len(gc.get_objects()) - objects < 1000, grown < 75 * 1024 or grown)  # a batch kept by each epoch: 150
     """
     assert finish(start(code)) == "True True\n"
-
-
-def test_importing_loads_nothing_heavy() -> None:
-    code = """
-        import manyhop, manyhop.features, manyhop.loading.pipeline
-        heavy = ("numba", "llvmlite", "triton", "torch_geometric", "dgl", "matplotlib")
-        print([m for m in sys.modules if m.split(".")[0] in heavy])
-    """
-    assert finish(start(code)) == "[]\n"

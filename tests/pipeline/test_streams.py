@@ -70,13 +70,6 @@ def test_advice_for_a_gpu_is_not_about_cores() -> None:
     assert "num_workers" not in advice
 
 
-def test_a_stage_may_be_of_another_thread() -> None:
-    stats = Stats()
-    stats.record(3, "gather", 0.0, 1.0, "GPU of manyhop-0")
-    (interval,) = stats.intervals()
-    assert interval.thread == "GPU of manyhop-0"
-
-
 class Wire:
     """Streams, events and memory that write down what is done with them."""
 

@@ -40,6 +40,7 @@ from manyhop.ranks.world import current_rank, current_size
 from manyhop.sampling import CONTRACT_VERSION, BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
+from manyhop.system.units import counted
 
 
 class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
@@ -111,13 +112,12 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         if "_next_epoch" not in vars(self):  # its constructor has raised an error
             return object.__repr__(self)
         length, fanouts = self._length(), self._fanouts()
-        parts = [f"{self._num_items:,} seeds"] if self._num_items else []
+        parts = [counted(self._num_items, "seed")] if self._num_items else []
         parts += [f"fanouts {fanouts}"] if fanouts else []
         parts += [f"batch size {self.batch_size}"] if self.batch_size is not None else []
-        parts += [f"{length:,} batches"] if length is not None else []
+        parts += [counted(length, "batch")] if length is not None else []
         gpu = self._gpu
-        threads = self._num_threads()
-        where = f"{threads} thread{'' if threads == 1 else 's'}" if gpu is None else gpu.memory.placement.summary()
+        where = counted(self._num_threads(), "thread") if gpu is None else gpu.memory.placement.summary()
         return f"{type(self).__name__}({', '.join([*parts, f'{self._device()}: {where}'])})"
 
     # Defined by each kind of loader.

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Numbers as people write them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def in_units(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     raise AssertionError
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``"1 batch"``, ``"2,000 batches"``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
 
 def parse_bytes(text: str) -> int:

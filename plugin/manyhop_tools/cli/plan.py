@@ -15,7 +15,7 @@ from manyhop.files.dtypes import dtype_of_name
 from manyhop.memory.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
 from manyhop.ranks import cuda
 from manyhop.system.memory import available_memory
-from manyhop.system.units import in_units, parse_bytes
+from manyhop.system.units import counted, in_units, parse_bytes
 from manyhop_cugraph.graph import build_bytes_of
 
 
@@ -51,10 +51,10 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
     )  # fmt: skip
     head = (
         f"Fits: {in_units(placement.bytes_per_node)} of {in_units(placement.usable)} usable per node "
-        f"({_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each, {in_units(memory)} free)."
+        f"({counted(args.nodes, 'node')}, {counted(ranks_per_node, 'rank')} each, {in_units(memory)} free)."
     )
     here = cuda.gpus()
-    hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
+    hint = ["", f"For loaders on the {counted(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
     return "\n".join([head, "", *_table(placement, shapes), *hint])
 
 
@@ -83,7 +83,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
     head = (
         f"Fits: {in_units(placement.gpu_bytes)} of {in_units(placement.gpu_usable)} usable per GPU, "
         f"{in_units(placement.host_bytes)} of {in_units(placement.host_usable)} per node "
-        f"({_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each, {in_units(free)} free per GPU)."
+        f"({counted(args.nodes, 'node')}, {counted(args.gpus, 'GPU')} each, {in_units(free)} free per GPU)."
     )
     return "\n".join([head, "", *_table(placement, shapes)])
 
@@ -197,7 +197,3 @@ def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> Itera
         first, *rest = textwrap.wrap(reason, max(width, 40))
         yield f"{name:{a}}  {shape:{b}}  {size:>{c}}  {place:{d}}  {first}"
         yield from (" " * (a + b + c + d + 8) + line for line in rest)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

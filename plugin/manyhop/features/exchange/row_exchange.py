@@ -19,6 +19,7 @@ from manyhop.features.exchange.requested import Pattern
 from manyhop.features.requests import RowRequest
 from manyhop.ranks import control
 from manyhop.ranks.world import World, init
+from manyhop.system.units import counted
 
 Tag = tuple[int, int]
 """Epoch and number of the exchange in it, from 0: equal on all ranks."""
@@ -91,7 +92,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         ranks = tuple(r for r, head in enumerate(heads) if head[0] == status)
         if ranks:
             text = _text(headers[ranks[0]])
-            what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
+            what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {counted(tag[1], 'batch')}"
             error = ExchangeEndedError(f"{name}: {control.rank_names(ranks)} {what}", ranks=ranks)
             error.without_reason = not text
             try:

@@ -15,6 +15,7 @@ from manyhop.errors import InputError
 from manyhop.system import kernel_progress
 from manyhop.system.kernel_progress import Compilation, compiled_within
 from manyhop.system.threads import available_cores
+from manyhop.system.units import counted
 
 
 def advise(
@@ -199,7 +200,8 @@ class StatsReport:
             ("your step", self.step_s),
         ]
         lines = [
-            f"{self.batches} batches, num_workers={self.num_workers}: {_si(self.seeds_per_s).strip()} seeds/s, "
+            f"{counted(self.batches, 'batch')}, num_workers={self.num_workers}: "
+            f"{_si(self.seeds_per_s).strip()} seeds/s, "
             f"{_si(self.edges_per_s).strip()} edges/s, {_si(self.gathered_bytes)}B of features",
             f"{'':12}{'seconds':>10}{'ms/batch':>10}",
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from manyhop.ranks.control import rank_names
 from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus
+from manyhop.system.units import counted
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class FaultDetector:
         rank, end = min(chosen, key=lambda one: one[1].received)  # others may have left because of this one
         ranks = tuple(rank for rank, _ in chosen)
         others = f" ({rank_names(ranks)} did so.)" if len(ranks) > 1 else ""
-        after = f"after {_batches(end.received)} of epoch {end.epoch}"
+        after = f"after {counted(end.received, 'batch')} of epoch {end.epoch}"
         texts = {
             "failed": f"rank {rank} failed {after}: {end.text}",
             "quit": f"rank {rank} ended its program {after}" + (f": {end.text}" if end.text else "."),
@@ -172,9 +173,9 @@ class FaultDetector:
             return None
         rank, beat = chosen[0]
         loop = beat.loops[number]
-        when = f"after {loop.iteration} epochs"
+        when = f"after {counted(loop.iteration, 'epoch')}"
         if loop.ends and loop.ends[-1].iteration == loop.iteration:
-            when = f"when it had left its loop after {_batches(loop.received)} of epoch {loop.epoch}"
+            when = f"when it had left its loop after {counted(loop.received, 'batch')} of epoch {loop.epoch}"
         why = f": {beat.end}" if beat.end else ". Every rank has to go through the same number of epochs."
         return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program {when}{why}")
 
@@ -229,7 +230,7 @@ class FaultDetector:
             return f"out of its loop, after epoch {loop.epoch}"
         doing = {"making": "waiting for its next batch", "step": "in its step"}[loop.phase]
         at = f" at {beat.place}" if beat.place else ""
-        return f"{_batches(loop.received)} of epoch {loop.epoch} received, {doing}{at}"
+        return f"{counted(loop.received, 'batch')} of epoch {loop.epoch} received, {doing}{at}"
 
     def table(self, number: int) -> str:
         """Return the state of each rank, one line each."""
@@ -240,7 +241,3 @@ class FaultDetector:
             ended = "; its program has ended" if beat is not None and beat.end is not None else ""
             lines.append(f"  rank {rank}: {self.known(number, rank)}{ago}{ended}")
         return "\n".join(lines)
-
-
-def _batches(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count} batches"
