@@ -193,11 +193,3 @@ def test_batches_that_are_not_padded(tape):
             step(next(iter(loader("plain", output=output))))
     with pytest.raises(InputError, match="Expected a function of a batch, got a int"):
         manyhop_dgl.capture(3)
-
-
-def test_on_a_cpu_all_steps_run_eagerly():
-    model = Sage(LAYERS["sage"])
-    step = manyhop_dgl.capture(make_step(model, torch.optim.SGD(model.parameters(), lr=0.1)))
-    for batch in loader("plain", pad="auto"):
-        step(batch)
-    assert (step.eager, step.replayed) == (4, 0)

@@ -339,16 +339,6 @@ def test_a_relation_that_several_types_have():
     assert g.in_degrees(etype=("b", "r", "a")).tolist() == [1]
 
 
-def test_dgls_loader_fetches_from_it():
-    theirs, ours = both_homogeneous()
-    ours.edata["w"] = torch.arange(20.0)
-    ids = torch.tensor([4, 0])
-    assert torch.equal(ours.get_node_storage("x").fetch(ids, "cpu"), theirs.ndata["x"][ids])
-    assert ours.get_edge_storage("w").fetch(ids, "cpu").tolist() == [4.0, 0.0]
-    with pytest.raises(KeyError):
-        ours.get_node_storage("y")
-
-
 def look(graphs, results):
     seen = []
     for g in graphs:

@@ -1,7 +1,5 @@
 """What a loader hands out: DGL's batches, with their data, in a keyed order."""
 
-import os
-
 import pytest
 import torch
 
@@ -99,25 +97,6 @@ def test_samplers_of_dgl_run_in_threads(name, num_workers, tmp_path):
         assert torch.equal(data["x"], g.ndata["x"][ids])
 
 
-def test_full_neighbourhoods_are_those_of_dgls_own_loader():
-    g = graph()
-    theirs = dgl.dataloading.DataLoader(
-        g, torch.arange(90), dgl.dataloading.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]), batch_size=32
-    )
-    ours = DataLoader(
-        g, torch.arange(90), manyhop_dgl.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]), batch_size=32
-    )
-    with pytest.warns(UserWarning, match="affinity"):
-        expected = list(theirs)
-    for (nodes, seeds, blocks), (their_nodes, their_seeds, their_blocks) in zip(ours, expected, strict=True):
-        assert torch.equal(seeds, their_seeds)
-        assert sorted(nodes.tolist()) == sorted(their_nodes.tolist())
-        for block, theirs_too in zip(blocks, their_blocks, strict=True):
-            assert sorted(block.edata[dgl.EID].tolist()) == sorted(theirs_too.edata[dgl.EID].tolist())
-        rows = {n: row for n, row in zip(their_nodes.tolist(), their_blocks[0].srcdata["x"].tolist(), strict=True)}
-        assert blocks[0].srcdata["x"].tolist() == [rows[n] for n in nodes.tolist()]
-
-
 def test_seeds_of_several_types():
     g = typed_graph()
     seeds = {"paper": torch.arange(50), "author": torch.arange(10, 30)}
@@ -149,59 +128,6 @@ def test_edge_prediction():
         assert torch.equal(pair_graph.edata["w"], g.edata["w"][pair_graph.edata[dgl.EID]])
         assert neg_pair_graph.num_edges() == 40
     assert loader.stats().seeds == 60
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_layer_wise_inference_with_one_loader(num_workers):
-    g = graph()
-    h = g.ndata.pop("x")
-    full = manyhop_dgl.MultiLayerFullNeighborSampler(1, prefetch_node_feats=["h"])
-    loader = DataLoader(g, torch.arange(NUM_NODES), full, batch_size=64, num_workers=num_workers)
-    expected = h
-    for _ in range(3):
-        g.ndata["h"] = h
-        out = torch.empty_like(h)
-        for _, output_nodes, blocks in loader:
-            block = blocks[0]
-            block.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "n"))
-            out[output_nodes] = block.dstdata["n"]
-        h = out
-        g.ndata.pop("h")
-        with g.local_scope():
-            g.ndata["h"] = expected
-            g.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "n"))
-            expected = g.ndata["n"]
-    torch.testing.assert_close(h, expected)
-
-
-class WithGlobals(dgl.dataloading.Sampler):
-    """Wants data that belong to neither nodes nor edges."""
-
-    def sample(self, g, indices):
-        return {"ids": indices, "rows": [dgl.LazyFeature("rows", indices)]}
-
-
-def test_attached_data():
-    rows = torch.randn(50, 2)
-    loader = DataLoader(graph(), torch.arange(50), WithGlobals(), batch_size=20, num_workers=1)
-    loader.attach_data("rows", rows)
-    batches = list(loader)
-    assert torch.equal(torch.cat([batch["rows"][0] for batch in batches]), rows)
-
-
-class Storage(dgl.storages.FeatureStorage):
-    def __init__(self, rows):
-        self.rows = rows
-
-    def fetch(self, indices, device, pin_memory=False, **kwargs):
-        return self.rows[indices] + 1
-
-
-def test_storages_of_the_user():
-    rows = torch.randn(50, 2)
-    loader = DataLoader(graph(), torch.arange(50), WithGlobals(), batch_size=50)
-    loader.attach_data("rows", Storage(rows))
-    assert torch.equal(next(iter(loader))["rows"][0], rows + 1)
 
 
 class GivenBatches:
@@ -267,13 +193,3 @@ def test_a_loader_is_one_of_torchs_and_of_dgls():
     assert isinstance(loader, dgl.dataloading.DataLoader)
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert (loader.batch_size, loader.drop_last, len(loader)) == (8, True, 2)
-
-
-def test_cores_by_default(capsys):
-    seen = []
-    options = {"num_workers": 1, "worker_init_fn": lambda worker: seen.append(os.sched_getaffinity(0))}
-    loader = DataLoader(graph(), torch.arange(40), sampler(), batch_size=8, **options)
-    with loader.enable_cpu_affinity():
-        assert len(list(loader)) == 5
-    assert seen == [{min(os.sched_getaffinity(0))}]
-    assert "1 threads of the loader on cores" in capsys.readouterr().out

@@ -236,22 +236,6 @@ def test_one_batch_of_a_group_fails(on_gpu):
         next(batches)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_rows_of_several_batches_are_gathered_at_once(on_gpu, monkeypatch, num_workers):
-    from manyhop.loading.gpu import runtime
-
-    g, at_once = graph("ours"), []
-    expected = list(loader("ours", g, batch_size=4))
-    on_gpu(True)
-    gather = runtime.gather
-    monkeypatch.setattr(runtime, "gather", lambda asked, **how: at_once.append(len(asked)) or gather(asked, **how))
-    made = loader("ours", g, batch_size=4, output="tensors", num_workers=num_workers)
-    at_once.clear()
-    for ours, batch in zip(made, expected, strict=True):
-        same_data(ours, batch, g)
-    assert len(at_once) < len(expected)
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_data_replaced_while_batches_are_made_ahead(gpu, num_workers):
     g = graph("ours")

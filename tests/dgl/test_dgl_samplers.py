@@ -256,11 +256,6 @@ def test_edges_and_weights_that_change_are_seen():
     assert sampler.sample(g, torch.arange(20))[2][0].num_edges() == before + 2
 
 
-def test_names_of_the_same_sampler():
-    assert manyhop_dgl.MultiLayerNeighborSampler is NeighborSampler
-    assert issubclass(NeighborSampler, dgl.dataloading.BlockSampler)
-
-
 @pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
 def test_all_kinds_of_messages_on_blocks(idtype):
     """DGL's kernels for edge data need the place of each edge spelled out."""

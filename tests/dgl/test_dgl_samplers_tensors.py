@@ -180,15 +180,3 @@ def test_blocks_are_cut_once():
     assert same_tensors(pickled, sample)
     assert sample.counts.edges[follows] == tuple(len(block.ids[follows]) for block in reversed(sample.blocks))
     assert sum(sample.counts.nodes["user"]) == len(sample.node["user"])
-
-
-def test_means_over_neighbours_by_torch_alone():
-    g = graph()
-    sample = manyhop_dgl.sample_tensors(g, torch.arange(60), [4, 4], node_features=["feat"])
-    mine = other = sample.node_features["feat"]
-    for edges, block in zip(sample.blocks, manyhop_dgl.to_blocks(sample), strict=True):
-        mine = torch.segment_reduce(mine[edges.indices], "mean", offsets=edges.indptr, axis=0, initial=0.0)
-        block.srcdata["h"] = other
-        block.update_all(dgl.function.copy_u("h", "m"), dgl.function.mean("m", "h"))
-        other = block.dstdata["h"]
-    torch.testing.assert_close(mine, other)

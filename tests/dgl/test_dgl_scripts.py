@@ -31,14 +31,10 @@ IMPORTS = {
         "from dgl.dataloading import DataLoader, MultiLayerNeighborSampler",
         "from manyhop_dgl import DataLoader, MultiLayerNeighborSampler",
     ),
-    "ddp": (
-        "from dgl.dataloading import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
-        "from manyhop_dgl import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
-    ),
 }
-# What a model says that knows nothing: 0.25, 0.5, 0.33, 0.25. DGL's own samples differ from run to run, in spite of
+# What a model says that knows nothing: 0.25, 0.5, 0.33. DGL's own samples differ from run to run, in spite of
 # dgl.seed(): hetero_rgcn reaches 0.89 to 0.99 with them.
-EXPECTED = {"node_classification": 0.85, "link_prediction": 0.65, "hetero_rgcn": 0.8, "ddp": 0.85}
+EXPECTED = {"node_classification": 0.85, "link_prediction": 0.65, "hetero_rgcn": 0.8}
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +109,3 @@ def in_a_process_of_its_own(*command):
     done = subprocess.run([forks.python(), *command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return accuracy(done.stdout)
-
-
-@pytest.mark.slow
-def test_two_processes(tmp_path):
-    (tmp_path / "ours.py").write_text(changed("ddp"))
-    assert in_a_process_of_its_own(tmp_path / "ours.py") > EXPECTED["ddp"]

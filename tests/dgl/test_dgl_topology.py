@@ -11,7 +11,6 @@ import torch
 import manyhop_dgl
 from manyhop.errors import GraphError
 from manyhop_dgl.graph import topology as topology_
-from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.topology import topology_of
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
@@ -203,22 +202,6 @@ def test_weights_without_numbers_in_memory():
         g._edge_frames[0]._columns["w"] = dgl.frame.Column(odd)
         with pytest.raises(GraphError, match=r"'w' .* as a dense tensor on the CPU"):
             topology_of(g, prob="w")
-
-
-def test_frames_are_what_the_graph_holds_now():
-    g = hetero()
-    for graph in (g, manyhop_dgl.Graph.from_dgl(g)):
-        graph.nodes["film"].data["x"] = torch.ones(7, 2)
-        graph.edges["acts"].data["w"] = torch.ones(20)
-        found = frames(graph)
-        assert list(found.nodes) == g.ntypes
-        assert list(found.edges) == g.canonical_etypes
-        assert list(found.nodes["film"]) == ["x"]
-        assert list(found.edges["person", "acts", "film"]) == ["w"]
-        graph.nodes["film"].data["x"] = torch.zeros(7, 3)
-        graph.edges["acts"].data.pop("w")
-        assert found.nodes["film"]["x"].shape == (7, 3)
-        assert "w" not in frames(graph).edges["person", "acts", "film"]
 
 
 @pytest.mark.parametrize("kind", ["csc", "ours"])

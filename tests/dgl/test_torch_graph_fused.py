@@ -81,13 +81,14 @@ def test_maxima_with_ties(reduce, idtype):
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
 def test_softmax(norm_by):
-    for shape in ((1,), (3, 1), (2, 3)):
+    for shape in ((), (1,), (3, 1), (2, 3)):
         compare(lambda g, e: dgl.ops.edge_softmax(g, e, norm_by=norm_by), block(), 30 * rows(200, *shape))
 
 
 def test_some_edges_keep_the_way_of_dgl():
     some = torch.arange(0, 200, 3)
-    compare(lambda g, e: dgl.ops.edge_softmax(g, e, eids=some), block(), rows(len(some), 3, 1))
+    for norm_by in ("dst", "src"):
+        compare(lambda g, e, n=norm_by: dgl.ops.edge_softmax(g, e, some, n), block(), rows(len(some), 3, 1))
 
 
 @pytest.mark.parametrize("make", [

@@ -92,33 +92,6 @@ def test_gradients_of_equal_maxima_go_where_dgl_sends_them(reduce, dtype):
     compare(getattr(dgl.ops, f"u_add_e_{reduce}"), g, *numbers)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_of_equal_maxima_over_edge_types(dtype):
-    g = dgl.heterograph(
-        {
-            ("a", "r", "b"): (torch.tensor([2, 0, 1, 1]), torch.tensor([0, 0, 0, 1])),
-            ("c", "s", "b"): (torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1])),
-        }
-    )
-
-    def forward(g, a, c):
-        with g.local_scope():
-            g.nodes["a"].data["x"], g.nodes["c"].data["x"] = a, c
-            g.update_all(dgl.function.copy_u("x", "m"), dgl.function.max("m", "y"))
-            return g.nodes["b"].data["y"]
-
-    compare(forward, g, torch.ones(3, 4, dtype=dtype), torch.ones(2, 4, dtype=dtype))
-
-
-@pytest.mark.parametrize("norm_by", ["src", "dst"])
-def test_softmax_over_edges(norm_by):
-    g = block()
-    for shape in ((), (1,), (4, 1)):
-        compare(lambda g, e: edge_softmax(g, e, norm_by=norm_by), g, 20 * values(200, *shape))
-    eids = torch.arange(0, 200, 3)
-    compare(lambda g, e: edge_softmax(g, e, eids, norm_by), g, values(67, 2))
-
-
 def typed(g):
     return [values(30, 3), values(12, 3)], [values(g.num_edges(t), 3) for t in g.canonical_etypes]
 
@@ -230,14 +203,6 @@ def test_autocast_casts_features():
     assert x.grad.dtype == w.grad.dtype == torch.float32
     expected = dgl.ops.u_mul_e_sum(block(), x, w)
     torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
-
-
-def test_gradients_of_gradients():
-    def forward(g, x, w):
-        out = dgl.ops.u_mul_e_sum(g, x, w).pow(3).sum()
-        return torch.autograd.grad(out, x, create_graph=True)[0]
-
-    compare(forward, block(), values(60, 3), values(200, 1), rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_features_are_refused():

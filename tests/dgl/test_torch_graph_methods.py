@@ -1,18 +1,10 @@
 """Methods of ``DGLGraph`` that are shorter for graphs on torch tensors: the same data, the same errors, fewer calls."""
 
-import sys
-from pathlib import Path
-
 import dgl
 import dgl.function as fn
-import dgl.nn.pytorch as dnn
 import pytest
 import torch
-from torch_graphs import block, heterogeneous, homogeneous, minibatches, on_torch
-
-from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
-
-ROOTS = tuple(f"{Path(package.__path__[0]).resolve()}/" for package in (dgl, sys.modules["manyhop_dgl"]))
+from torch_graphs import block, heterogeneous, homogeneous, on_torch
 
 
 def rows(n, *shape):
@@ -87,55 +79,3 @@ def test_a_local_scope_leaves_no_trace():
         assert torch.equal(graph.ndata["x"], own)
         assert "y" not in graph.ndata
         assert "z" not in graph.edata
-
-
-def calls_of(step):
-    """How many functions of DGL's and of manyhop's adapter for it a step calls."""
-    count = 0
-
-    def note(frame, event, arg):
-        nonlocal count
-        code = frame.f_code  # comprehensions are calls up to Python 3.11 only
-        ours = code.co_filename.startswith(ROOTS) and not code.co_name.endswith("comp>")
-        count += event == "call" and ours
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        step()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
-@pytest.mark.parametrize(
-    ("make", "budget"),
-    [
-        (lambda: dnn.SAGEConv(6, 4, "mean"), 47),
-        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 79),
-        (lambda: dnn.GraphConv(6, 4, allow_zero_in_degree=True), 230),
-    ],
-)
-def test_budget_of_a_step(make, budget):
-    """Forward and backward. On a GPU, a step takes as long as its Python."""
-    layer, x = make(), rows(60, 6).requires_grad_()
-
-    def step(g):
-        layer(g, x).sum().backward()
-
-    step(on_torch(block()))
-    g = on_torch(block())
-    calls = calls_of(lambda: step(g))
-    assert calls <= budget, f"{calls} calls, the budget is {budget}"
-
-
-def test_budget_of_the_blocks_of_a_minibatch():
-    def read(minibatch):
-        return [(block._graph, block._node_frames, block._edge_frames) for block in minibatch.blocks]
-
-    with graphs_of_cpu_too():
-        first, second, third, *_ = minibatches()
-        read(first)
-        made, whole = calls_of(lambda: second.blocks), calls_of(lambda: read(third))
-    assert made <= 22, f"{made} calls for two layers, the budget is 22"
-    assert whole <= 54, f"{whole} calls for two layers of which all is read, the budget is 54"
