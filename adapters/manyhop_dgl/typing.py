@@ -39,6 +39,9 @@ class GraphLike(Protocol):
     def idtype(self) -> torch.dtype: ...
 
     @property
+    def device(self) -> torch.device: ...
+
+    @property
     def nodes(self) -> Any: ...
 
     @property

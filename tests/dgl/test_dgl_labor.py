@@ -162,9 +162,9 @@ def test_in_a_loader_of_dgl():
     [
         ({"fanouts": 5}, "a list with one entry per layer"),
         ({"edge_dir": "both"}, "edge_dir 'in' or 'out'"),
-        ({"importance_sampling": -2}, "importance_sampling of -1 or more, got -2"),
-        ({"importance_sampling": 0.5}, "importance_sampling as an integer"),
-        ({"batch_dependency": -1}, "batch_dependency of 0 or more"),
+        ({"importance_sampling": -2}, "importance_sampling to be an integer of at least -1, got -2"),
+        ({"importance_sampling": 0.5}, "importance_sampling to be an integer"),
+        ({"batch_dependency": -1}, "batch_dependency to be an integer of at least 0"),
     ],
 )
 def test_arguments_that_do_not_make_sense(options, message):

@@ -128,9 +128,9 @@ def test_arguments_of_another_kind():
         manyhop_dgl.LaborSampler([2], prob=torch.ones(400))
     with pytest.raises(InputError, match="mask as the name of edge data, got a Tensor"):
         NeighborSampler([2], mask=torch.ones(400, dtype=torch.bool))
-    with pytest.raises(InputError, match="seed as an integer, got 'one'"):
+    with pytest.raises(InputError, match="seed to be an integer, got 'one'"):
         NeighborSampler([2], seed="one")
-    with pytest.raises(InputError, match=r"num_layers as an integer, got \[2\]"):
+    with pytest.raises(InputError, match=r"num_layers to be an integer, got \[2\]"):
         manyhop_dgl.MultiLayerFullNeighborSampler([2])
     with pytest.raises(InputError, match=r"a sampler with a method sample.* got a list"):
         manyhop_dgl.as_edge_prediction_sampler([2])

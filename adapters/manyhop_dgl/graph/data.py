@@ -17,7 +17,7 @@ from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
 from manyhop_dgl.graph.frames import Frame, RankStores, TypedData
-from manyhop_dgl.graph.readers import Tables, TablesReader
+from manyhop_dgl.graph.readers import Tables
 from manyhop_embedding import Embedding
 
 
@@ -97,11 +97,14 @@ def as_ids(ids: object, bound: int, what: str) -> tuple[Tensor, bool]:
 _ALL = "__ALL__"
 
 
-class Queries:
-    """The part of a :class:`manyhop_dgl.Graph` that looks at its edges only."""
+class GraphData:
+    """The part of a :class:`manyhop_dgl.Graph` that holds its edges and data."""
 
     tables: Tables
     types: Types
+    topology_place: TopologyPlace | None
+    node_frames: dict[NodeType, Frame]
+    edge_frames: dict[EdgeType, Frame]
 
     @property
     def ntypes(self) -> list[NodeType]:
@@ -221,14 +224,6 @@ class Queries:
     def create_formats_(self) -> None:
         """Do nothing: the samplers' tables exist already."""
 
-
-class GraphData(Queries):
-    """The part of a :class:`manyhop_dgl.Graph` that holds its edges and data."""
-
-    topology_place: TopologyPlace | None
-    node_frames: dict[NodeType, Frame]
-    edge_frames: dict[EdgeType, Frame]
-
     @classmethod
     def of_tables(cls, tables: Tables, stores: RankStores | None = None) -> Self:
         """Return a graph over these tables, without data."""
@@ -246,11 +241,6 @@ class GraphData(Queries):
         self.edge_frames = {
             t: Frame(tables.graph.num_edges(t), self.types.title(t, "edges"), stores) for t in tables.graph.edge_types
         }
-
-    @property
-    def reader(self) -> TablesReader:
-        """The source of topologies."""
-        return TablesReader(self.tables, self.edge_frames)
 
     @property
     def ndata(self) -> MutableMapping[str, Any]:

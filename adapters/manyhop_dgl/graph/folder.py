@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def to_dgl(graph: GraphData) -> DGLGraph:
-    """Return a ``DGLGraph`` with the same edges, ids and data.
-
-    Raises:
-        FeatureError: data that is spread over nodes or GPUs, or trainable.
-        MissingExtraError: DGL is not installed.
-    """
+    """Return a ``DGLGraph`` with the same edges, ids and data."""
     try:
         import dgl
     except ModuleNotFoundError as error:
@@ -65,13 +60,7 @@ def open_folder(
     idtype: torch.dtype,
     cache: CacheSize | None,
 ) -> G:
-    """Return the graph in a folder.
-
-    Raises:
-        InputError: no such folder; damaged files; an unknown placement.
-        CapacityError: it does not fit in memory.
-        RankError: another rank failed or is late.
-    """
+    """Return the graph in a folder."""
     on_gpu = store_device(placement, device, None) is not None
     where: Place = "sharded" if on_gpu else placement
     stored, chosen = folders.open_placed(folder, where)
@@ -97,12 +86,7 @@ def open_folder(
 
 
 def save_folder(graph: GraphData, folder: str | PathLike[str], *, crc32: bool) -> StoredGraph:
-    """Write a graph into a new folder.
-
-    Raises:
-        InputError: a folder with files in it.
-        FeatureError: data that is spread over nodes or GPUs, or trainable.
-    """
+    """Write a graph into a new folder."""
     return files.save_graph(
         folder,
         graph.tables.graph.num_nodes,

@@ -19,7 +19,7 @@ from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
 from manyhop_dgl.graph.folder import open_folder, save_folder, to_dgl
 from manyhop_dgl.graph.frames import RankStores
-from manyhop_dgl.graph.readers import DGLGraphReader, Tables
+from manyhop_dgl.graph.readers import Tables
 from manyhop_dgl.graph.topology import reader_of
 from manyhop_embedding import Embedding
 
@@ -183,9 +183,9 @@ class Graph(_Widths, GraphData):
         Raises:
             InputError: an unsupported object.
         """
+        if isinstance(g, Graph):
+            raise InputError("Expected a DGLGraph, got Graph. Use it directly.")
         reader = reader_of(g)
-        if not isinstance(reader, DGLGraphReader):
-            raise InputError(f"Expected a DGLGraph, got {type(g).__name__}.")
         out = cls.of_tables(Tables(reader.build("in"), reader.idtype))
         for node_type, frame in out.node_frames.items():
             for name, value in g.nodes[node_type].data.items():
@@ -283,14 +283,6 @@ class Graph(_Widths, GraphData):
         tensors = list(filter(is_pinnable, self.tensors()))
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
-    def get_node_storage(self, key: str, ntype: NodeType | None = None) -> object:
-        """Return the storage for DGL's DataLoader."""
-        return _storage(self.node_frames[self.types.node_type(ntype)][key])
-
-    def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> object:
-        """Return the storage for DGL's DataLoader."""
-        return _storage(self.edge_frames[self.types.edge_type(etype)][key])
-
     def moved(self, placement: Place, device: torch.device | str | None = None) -> Graph:
         """Return a graph with the same edges, whose data of two or more dimensions have a different placement.
 
@@ -368,9 +360,3 @@ class Graph(_Widths, GraphData):
 def _check_idtype(idtype: object) -> None:
     if idtype not in (torch.int32, torch.int64):
         raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype!r}. Pass one of them.")
-
-
-def _storage(value: object) -> object:
-    from dgl.storages import wrap_storage
-
-    return wrap_storage(value)

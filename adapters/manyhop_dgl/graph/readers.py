@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -23,89 +24,59 @@ if TYPE_CHECKING:
 EdgeDir = Literal["in", "out"]
 
 
-class GraphReader(Protocol):
-    """The source of a topology: DGL's own graph (``DGLGraphReader``), or the tables of a ``manyhop_dgl.Graph``."""
+@dataclass(frozen=True)
+class GraphReader:
+    """How the topology of a graph is read."""
 
-    @property
-    def owner(self) -> object:
-        """The object that lives as long as the tables."""
-
-    @property
-    def edges(self) -> object:
-        """An object that is replaced when edges are added or removed."""
-
-    @property
-    def names(self) -> TypeNames:
-        """Node types and canonical edge types."""
-
-    @property
-    def idtype(self) -> torch.dtype:
-        """Dtype of ids."""
-
-    def build(self, edge_dir: EdgeDir) -> Graph:
-        """Compress the edges, without weights."""
-
-    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
-        """Name -> data, of the edges of one canonical type."""
+    owner: object
+    """The object that lives as long as the tables."""
+    edges: object
+    """An object that is replaced when edges are added or removed."""
+    names: TypeNames
+    """Node types and canonical edge types."""
+    idtype: torch.dtype
+    build: Callable[[EdgeDir], Graph]
+    """Compresses the edges, without weights."""
+    edge_data: Callable[[EdgeType], Mapping[str, object]]
+    """Returns the data of the edges of a canonical type, by name."""
 
 
-class DGLGraphReader:
-    """The edges of a ``DGLGraph``, and their data."""
+def read_dgl(g: DGLGraph) -> GraphReader:
+    """Read a ``DGLGraph``.
 
-    def __init__(self, g: DGLGraph) -> None:
-        if g.is_block:
-            raise InputError(
-                "Expected a graph to sample from, got a block (message flow graph). Pass the graph itself."
-            )
-        if g.device.type != "cpu":
-            raise InputError(
-                f"Expected a graph on the CPU, got one on {g.device}. Pass it in host memory, without "
-                "g.to(device): to sample on a GPU, manyhop has its own tables there."
-            )
-        self._g = g
+    Raises:
+        InputError: a block, or a graph on a GPU.
+    """
+    if g.is_block:
+        raise InputError("Expected a graph to sample from, got a block (message flow graph). Pass the graph itself.")
+    if g.device.type != "cpu":
+        raise InputError(
+            f"Expected a graph on the CPU, got one on {g.device}. Pass it in host memory, without g.to(device): to "
+            "sample on a GPU, manyhop has its own tables there."
+        )
+    names = tuple(g.ntypes), tuple(g.canonical_etypes)
+    return GraphReader(g, g._graph, names, g.idtype, partial(_compress, g), lambda edge_type: g.edges[edge_type].data)
 
-    @property
-    def owner(self) -> object:
-        return self._g
 
-    @property
-    def edges(self) -> object:
-        return self._g._graph
-
-    @property
-    def names(self) -> TypeNames:
-        return tuple(self._g.ntypes), tuple(self._g.canonical_etypes)
-
-    @property
-    def idtype(self) -> torch.dtype:
-        return self._g.idtype  # type: ignore[no-any-return]  # DGL is untyped
-
-    def build(self, edge_dir: EdgeDir) -> Graph:
-        g = self._g
-        formats = g.formats()
-        # DGL's own table: its order within a column is that of DGL's blocks, and with int32 ids it is not copied.
-        table = "csc" if edge_dir == "in" else "csr"
-        compressed = table in (*formats["created"], *formats["not created"])
-        edges = {}
-        for edge_type in g.canonical_etypes:
-            src, relation, dst = edge_type
-            if compressed:
-                pointer, ids, edge_id = g.adj_tensors(table, edge_type)
-                given = EdgeInput(
-                    row=ids, colptr=pointer, edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
-                )
-            else:
-                row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
-                ends = (row, col) if edge_dir == "in" else (col, row)
-                given = EdgeInput(
-                    row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
-                )
-            edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
-        num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
-        return build_graph(num_nodes, edges)
-
-    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
-        return self._g.edges[edge_type].data  # type: ignore[no-any-return]
+def _compress(g: DGLGraph, edge_dir: EdgeDir) -> Graph:
+    formats = g.formats()
+    # DGL's own table: its order within a column is that of DGL's blocks, and with int32 ids it is not copied.
+    table = "csc" if edge_dir == "in" else "csr"
+    compressed = table in (*formats["created"], *formats["not created"])
+    edges = {}
+    for edge_type in g.canonical_etypes:
+        src, relation, dst = edge_type
+        if compressed:
+            pointer, ids, edge_id = g.adj_tensors(table, edge_type)
+            ends = ids, None
+        else:
+            pointer = None
+            row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
+            ends = (row, col) if edge_dir == "in" else (col, row)
+        ids = _unless_counting(edge_id)
+        given = EdgeInput(row=ends[0], col=ends[1], colptr=pointer, edge_id=ids, reversed=edge_dir == "out")
+        edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
+    return build_graph({node_type: g.num_nodes(node_type) for node_type in g.ntypes}, edges)
 
 
 class Tables:
@@ -139,37 +110,17 @@ class Tables:
         return Tables, (self.graph, self.idtype)
 
 
-@dataclass(frozen=True)
-class TablesReader:
-    """How ``topology_of`` reads a ``manyhop_dgl.Graph``."""
+def read_tables(tables: Tables, frames: Mapping[EdgeType, Mapping[str, object]]) -> GraphReader:
+    """Read the tables of a ``manyhop_dgl.Graph`` with the data of its edges."""
+    graph = tables.graph
+    names = graph.node_types, graph.edge_types
 
-    tables: Tables
-    frames: Mapping[EdgeType, Mapping[str, object]]
-
-    @property
-    def owner(self) -> object:
-        return self.tables
-
-    @property
-    def edges(self) -> object:
-        return self.tables
-
-    @property
-    def names(self) -> TypeNames:
-        return self.tables.graph.node_types, self.tables.graph.edge_types
-
-    @property
-    def idtype(self) -> torch.dtype:
-        return self.tables.idtype
-
-    def build(self, edge_dir: EdgeDir) -> Graph:
-        graph = self.tables.graph
+    def build(edge_dir: EdgeDir) -> Graph:
         if edge_dir == "in":
             return graph
-        return built_once(f"reversed {self.names}", graph.tables(), lambda: reverse_edges(graph))
+        return built_once(f"reversed {names}", graph.tables(), lambda: reverse_edges(graph))
 
-    def edge_data(self, edge_type: EdgeType) -> Mapping[str, object]:
-        return self.frames[edge_type]
+    return GraphReader(tables, tables, names, tables.idtype, build, frames.__getitem__)
 
 
 def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:

@@ -18,7 +18,7 @@ from manyhop.sampling.walks import Walker
 from manyhop.system.arrays import describe, has_memory, version_of
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.data import GraphData
-from manyhop_dgl.graph.readers import DGLGraphReader, EdgeDir, GraphReader, built_once
+from manyhop_dgl.graph.readers import EdgeDir, GraphReader, built_once, read_dgl, read_tables
 from manyhop_dgl.typing import GraphLike, TypeNames
 
 _Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
@@ -144,9 +144,9 @@ def reader_of(g: GraphLike) -> GraphReader:
         InputError: an unsupported object.
     """
     if isinstance(g, GraphData):
-        return g.reader
+        return read_tables(g.tables, g.edge_frames)
     if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
-        return DGLGraphReader(g)
+        return read_dgl(g)
     raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
 
 

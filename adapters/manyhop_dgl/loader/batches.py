@@ -14,10 +14,9 @@ from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, current_exchange
 from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
-from manyhop_dgl.loader.source import Source, contents_of, on_cpu_only
-from manyhop_dgl.loader.storages import Filled, Prefetching, moved
+from manyhop_dgl.loader.source import LoaderView, Source, contents_of, on_cpu_only
+from manyhop_dgl.loader.storages import Filled, Prefetcher, moved
 from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
-from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.plan import cut
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding
@@ -101,7 +100,7 @@ class Batches:
         loader: LoaderView,
         source: Source,
         columns: FrameColumns,
-        prefetcher: Prefetching,
+        prefetcher: Prefetcher | TensorPrefetcher,
         gpu: GPURuntime | None,
         stats: Stats,
         pool: BufferPool,
@@ -129,7 +128,7 @@ class Batches:
         batch = batch if self._gpu is None else batch.to(self._loader.device)
         return self.assemble(batch) if self.in_thread else batch
 
-    def assemble(self, sample: object) -> Filled:
+    def assemble(self, sample: Any) -> Filled:
         """Add the data that the sampler requests to a batch."""
         if self._gpu is None:
             return self._fill(sample)
@@ -138,7 +137,7 @@ class Batches:
             rank_batch.contents["gathered_bytes"] = nbytes
         return filled
 
-    def _fill(self, sample: object) -> Filled:
+    def _fill(self, sample: Any) -> Filled:
         """Add data to a batch on the CPU, and record the time."""
         start = time.perf_counter()
         times: list[float] = []
@@ -161,7 +160,7 @@ class Batches:
         return filled
 
     def assemble_group(
-        self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None
+        self, samples: Sequence[Any], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[Filled], int]:
         """Add data to multiple batches, by one gather."""
         gpu = self._gpu

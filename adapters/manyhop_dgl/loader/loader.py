@@ -36,7 +36,7 @@ from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
-from manyhop_dgl.loader.storages import Prefetcher, Prefetching, as_storage
+from manyhop_dgl.loader.storages import Prefetcher
 from manyhop_dgl.loader.tensors import TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.keys import draw
@@ -203,7 +203,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self.distributed = use_ddp
         self.uneven = "drop" if drop_last else "pad"
         self.cpu_affinity_enabled = False
-        self.other_storages: dict[str, object] = {}
         if use_prefetch_thread and not kwargs.get("num_workers"):
             kwargs["num_workers"] = 1
         worker_init_fn = kwargs.pop("worker_init_fn", None)
@@ -219,10 +218,10 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             **kwargs,
         )
         self._prefetched = Prefetched(graph, graph_sampler)
-        self._prefetcher: Prefetching = (
+        self._prefetcher: Prefetcher | TensorPrefetcher = (
             TensorPrefetcher(graph, self._prefetched)
             if output == "tensors" or pad is not None or self._samples_on_gpu()
-            else Prefetcher(graph, self.other_storages)
+            else Prefetcher(graph)
         )
         num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
@@ -345,13 +344,9 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             sample = sample if self._gpu is None else sample.to(self.device)
         return adapter.assembler.hand_out(adapter.assembler.assemble(sample))
 
-    # Other attributes of DGL's loader
-
     def attach_data(self, name: str, data: object) -> None:
-        """Let samplers prefetch data that belong to neither nodes nor edges: ``LazyFeature(name, ids)`` in a batch.
-
-        Args:
-            name: its name in samplers.
-            data: ``[num_rows, ...]`` a tensor or an array, or a storage with ``fetch(ids, device)``.
-        """
-        self.other_storages[name] = as_storage(data)
+        """Raise InputError: only data of nodes and edges are prefetched."""
+        raise InputError(
+            f"Expected data of nodes or edges, got {name!r} for attach_data(). Set it in the graph's ndata or edata, "
+            "or gather it in the training loop."
+        )

@@ -8,19 +8,21 @@ from numbers import Integral
 from typing import Literal
 
 import torch
+from dgl import DGLGraph
 from dgl.dataloading import BlockSampler
 from dgl.distributed import DistGraph
 
-from manyhop.arguments import flag, flags, torch_options
+from manyhop.arguments import flag, flags, integer, torch_options
 from manyhop.errors import InputError
 from manyhop.loading import EngineName, check_placement, check_rank_options
 from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import reader_of
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
-from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type, integer
+from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type
 from manyhop_dgl.samplers.edges import EdgePredictionSampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
@@ -60,7 +62,7 @@ class LoaderOptions:
         for name in ("use_prefetch_thread", "use_alternate_streams", "pin_prefetcher"):
             if getattr(self, name) is not None:
                 flag(name, getattr(self, name))
-        integer(self.ddp_seed, "ddp_seed")
+        integer("ddp_seed", self.ddp_seed)
         if self.use_ddp and self.seed is not None and self.ddp_seed not in (0, self.seed):
             raise InputError(
                 f"Expected either seed or ddp_seed with use_ddp=True, since both are the seed, got {self.seed!r} and "
@@ -147,13 +149,13 @@ def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bo
     """
     flags(use_uva=use_uva)
     if device is None:
-        device = "cuda" if use_uva else getattr(graph, "device", "cpu")
+        device = "cuda" if use_uva else graph.device
     return as_device(device)
 
 
 def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.device, num_workers: int) -> None:
     """Raise InputError for graphs and indices on devices that the loader cannot read."""
-    if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
+    if num_workers > 0 and graph.device.type == "cuda":
         raise InputError(
             f"Expected num_workers=0 with a graph on a GPU, where DGL samples, got {num_workers}. Leave it out, or "
             "keep the graph on the CPU: with device='cuda' manyhop's samplers copy it to the GPU."
@@ -166,7 +168,7 @@ def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.de
 
 def with_graph(seeds: Seeds | GivenBatches, graph: GraphLike) -> Seeds | GivenBatches:
     """Return seeds in host memory for a graph there: DGL's scripts move them to the GPU for its samplers."""
-    on_host = torch.device(getattr(graph, "device", "cpu")).type == "cpu"
+    on_host = graph.device.type == "cpu"
     return seeds.on_host() if on_host and isinstance(seeds, Seeds) else seeds
 
 
@@ -177,6 +179,8 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
             "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
             "dgl.dataloading.DistNodeDataLoader and DistEdgeDataLoader."
         )
+    if not isinstance(graph, Graph | DGLGraph):
+        raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(graph).__name__}.")
     if not isinstance(sampler, EngineSampler | EdgePredictionSampler):
         return
     nodes = sampler_of_nodes(sampler)

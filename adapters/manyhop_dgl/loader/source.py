@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import dgl
 import torch
@@ -21,12 +21,12 @@ from manyhop.sampling.engines import Engine
 from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
+from manyhop_dgl.loader.cores import WorkerInit
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
-from manyhop_dgl.loader.seeds import MOST, GPUSeeds, Indices, Seeds, SeedsOfBatches
-from manyhop_dgl.loader.view import LoaderView
+from manyhop_dgl.loader.seeds import MOST, GivenBatches, GPUSeeds, Indices, Seeds, SeedsOfBatches
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
-from manyhop_dgl.samplers.edges import as_tensors
+from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Arguments, Pad, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
@@ -85,6 +85,19 @@ def _total(values: object) -> int:
 Sample: TypeAlias = BlockTensors | EdgeTensors
 Finish: TypeAlias = Callable[[], list[Sample]]
 """Returns the samples of the begun batches; waits for their sizes."""
+
+
+class LoaderView(Protocol):
+    """A loader: the user's arguments, which may be replaced between epochs."""
+
+    graph: OwnGraph | dgl.DGLGraph
+    graph_sampler: BlockSampler
+    device: torch.device
+    seed_parts: int | None
+    dataset: Seeds | GivenBatches
+    output: str
+    use_prefetch_thread: bool | None
+    worker_init_fn: WorkerInit
 
 
 class ToSample(NamedTuple):
@@ -277,13 +290,13 @@ class Source:
         if self._edges is None:
             return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
         graph, padding = self._loader.graph, self._padding
-        edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key, None)
+        edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key)
 
         def dress(tensors: BlockTensors) -> Sample:
             batch = as_tensors(graph, edges, pairs, tensors, device)
             return batch if padding is None else padding.pad_seed_edges(batch)
 
-        return ToSample(read_seeds(nodes, topology)[1], key, read_exclude(exclude, topology), dress)
+        return ToSample(read_seeds(as_seed_nodes(nodes), topology)[1], key, read_exclude(exclude, topology), dress)
 
     def sample(self, positions: Tensor) -> Sample:
         """Sample around the seeds at some positions."""

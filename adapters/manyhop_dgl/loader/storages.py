@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
 import dgl
-import numpy as np
 import torch
 from dgl.frame import Column, LazyFeature
 from torch import Tensor
@@ -19,7 +18,7 @@ from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.nested import apply_nested
+from manyhop_dgl.nested import all_in_nested, apply_nested
 from manyhop_embedding import Embedding, RowsAhead
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
@@ -71,7 +70,7 @@ class Filled:
     batch: Any
 
     source: Any
-    """The state that its :class:`Prefetching` compares with the current one."""
+    """The state that its prefetcher compares with the current one."""
 
     is_complete: bool = False
 
@@ -102,45 +101,15 @@ def moved(batch: object, device: torch.device) -> object:
     return apply_nested(batch, move)
 
 
-class Prefetching:
-    """Adds data to batches, all data of a batch by one gather."""
-
-    def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
-        """Add data to batches, by one gather; also return their bytes.
-
-        Args:
-            batches: results of the sampler.
-            gather: gathers all requests at once.
-
-        Raises:
-            FeatureError: missing data, or data without rows for these ids.
-        """
-        raise NotImplementedError
-
-    def renew(self, filled: Filled, gather: Gather) -> int:
-        """Add the graph's current data to a batch, and return their bytes if that was necessary.
-
-        Raises:
-            FeatureError: data that the graph does not have.
-        """
-        raise NotImplementedError
-
-    def settle(self, batch: Any) -> object:
-        """Return the complete batch."""
-        raise NotImplementedError
-
-
-class Prefetcher(Prefetching):
-    """Replaces the lazy features in batches by the data that a graph has at that moment.
+class Prefetcher:
+    """Replaces the lazy features in graphs of batches by the data that a graph has at that moment.
 
     Args:
-        graph: a ``DGLGraph``, a ``manyhop_dgl.Graph``, or an object with ``get_node_storage`` and
-            ``get_edge_storage``.
-        others: name -> data that belong to neither nodes nor edges (``DataLoader.attach_data``).
+        graph: where the data are.
     """
 
-    def __init__(self, graph: Graph | dgl.DGLGraph, others: Mapping[str, object]) -> None:
-        self._graph, self._others = graph, others
+    def __init__(self, graph: Graph | dgl.DGLGraph) -> None:
+        self._graph = graph
 
     def _node_storage(self, name: str, kind: str) -> object:
         graph = self._graph
@@ -151,14 +120,11 @@ class Prefetcher(Prefetching):
         return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
 
     def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
-        """Add data to batches; graphs are changed in place.
+        """Add data to batches in place, by one gather; also return their bytes.
 
-        Nothing is put into batches for which the graph lacks data: they may be there when these are returned.
+        If the graph lacks data, batches remain unchanged: the data may exist when the batches are returned.
         """
-        filled = []
-        for batch in batches:
-            wanted: list[Wanted] = []
-            filled.append(Filled(self.collect(batch, wanted), wanted))
+        filled = [Filled(batch, self._wanted(batch)) for batch in batches]
         with contextlib.suppress(MissingDataError):
             return filled, self._read(filled, gather)
         return filled, 0
@@ -180,32 +146,34 @@ class Prefetcher(Prefetching):
             if isinstance(one.source, Embedding):
                 begun = filled.begin(one.source, one.ids, one.assign)
                 here += [] if begun is None else [begun]
-            elif not hasattr(one.source, "fetch"):
+            else:
                 here.append((RowRequest(one.source, one.ids, 0, one.title), one.assign))
         rows = gather([request for request, _ in here])
         for (_, assign), value in zip(here, rows, strict=True):
             assign(value)
-        for _, one in wanted:
-            if hasattr(one.source, "fetch"):  # a storage of the user
-                value = one.source.fetch(one.ids, one.ids.device)
-                one.assign(value.wait() if hasattr(value, "wait") else value)
         for filled in batches:
             filled.is_complete = True
         return bytes_of(rows)
 
     def settle(self, batch: object) -> object:
-        """Return the batch with the values."""
-        return apply_nested(batch, lambda part: part.value if isinstance(part, _Place) else part)
+        """Return the complete batch."""
+        return batch
 
-    def collect(self, value: object, wanted: list[Wanted]) -> object:
-        """Record the requests of a batch, and return it with a slot for each lazy feature outside of graphs."""
+    def _wanted(self, batch: object) -> list[Wanted]:
+        """Return the requests of a batch.
 
-        def collect(part: object) -> object:
-            if isinstance(part, dgl.DGLGraph):
-                self._collect_graph(part, wanted)
-            return self._collect_other(part, wanted) if isinstance(part, LazyFeature) else part
-
-        return apply_nested(value, collect)
+        Raises:
+            FeatureError: lazy features outside of graphs, or without ids.
+        """
+        if outside := all_in_nested(LazyFeature, batch):
+            raise FeatureError(
+                f"Expected lazy features in graphs only, got {outside[0].name!r} outside of them. Gather its rows in "
+                "the training loop."
+            )
+        wanted: list[Wanted] = []
+        for g in all_in_nested(dgl.DGLGraph, batch):
+            self._collect_graph(g, wanted)
+        return wanted
 
     def _collect_graph(self, g: dgl.DGLGraph, wanted: list[Wanted]) -> None:
         for frames, kinds, id_name, storage in (
@@ -228,26 +196,6 @@ class Prefetcher(Prefetching):
                     lookup = partial(_source, storage, name, kind, title)
                     wanted.append(Wanted(lookup, index, title, partial(frame.__setitem__, key)))
 
-    def _collect_other(self, feature: LazyFeature, wanted: list[Wanted]) -> object:
-        if feature.name not in self._others:
-            raise MissingDataError(
-                f"Expected data called {feature.name!r} at the loader, got {sorted(self._others)}. Call "
-                "loader.attach_data(name, data)."
-            )
-        place = _Place()
-        lookup = partial(self._others.__getitem__, feature.name)
-        wanted.append(Wanted(lookup, feature.id_, repr(feature.name), place.put))
-        return place
-
-
-class _Place:
-    """Where a value in a container will be."""
-
-    value: object = None
-
-    def put(self, value: object) -> None:
-        self.value = value
-
 
 def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:
     """Return the current source of rows of some data."""
@@ -267,16 +215,3 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
 def bytes_of(rows: Sequence[object]) -> int:
     """Return the bytes of values that have bytes."""
     return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in rows])
-
-
-def as_storage(data: object) -> object:
-    """Return data that can be attached to a loader.
-
-    Raises:
-        FeatureError: of a kind that has no rows.
-    """
-    if isinstance(data, Tensor | np.ndarray) or hasattr(data, "fetch"):
-        return data
-    raise FeatureError(
-        f"Expected data to be a tensor, an array or a storage with a method fetch, got a {type(data).__name__}."
-    )

@@ -11,7 +11,6 @@ from typing import Any
 import dgl
 import torch
 from dgl.dataloading import BlockSampler
-from dgl.frame import Frame
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
@@ -22,27 +21,25 @@ from manyhop.loading.pipeline import PaddedRows, clear_rows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
-from manyhop_dgl.loader.storages import Assign, Filled, Gather, Prefetching, bytes_of
+from manyhop_dgl.loader.storages import Assign, Filled, Gather, bytes_of
 from manyhop_dgl.samplers.blocks import (
     Frames,
     each_of,
     frames_of_ids,
     lazy_frames,
     make_blocks,
-    make_column,
     make_frame,
     put_rows,
 )
-from manyhop_dgl.samplers.edges import EdgePredictionSampler, index_of_pairs
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, graph_of_pairs
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_dgl.typing import Pairs
 from manyhop_embedding import Embedding
 
 Batch = BlockTensors | EdgeTensors
 
 
-class TensorPrefetcher(Prefetching):
+class TensorPrefetcher:
     """Adds the graph's current data to blocks of tensors.
 
     Args:
@@ -250,35 +247,14 @@ def check_tensors(sampler: BlockSampler) -> None:
 
 
 def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[object, ...]:
-    """Seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
-    input_nodes = batch.sample.input_nodes
+    """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
+    sample = batch.sample
     of_nodes, of_edges = (None, None) if frames is None else frames
-    none = next(iter(batch.ids.values()))[:0]
-    edges = frames_of_ids(dgl.EID, [batch.ids.get(t, none) for t in batch.ends], of_edges)
-    positive = _pair_graph(batch, batch.ends, batch.masks, edges, of_nodes)
+    nodes = {t: sample.node[t][:n] for t, n in sample.num_seeds.items()}
+    edges = frames_of_ids(dgl.EID, list(batch.ids.values()), of_edges)
     put_rows(edges, list(batch.ends), batch.edge_features)
-    if batch.negative_ends is None:
-        return input_nodes, positive, blocks
-    edges = [make_frame(src.shape[0], {}) for src, _ in batch.negative_ends.values()]
-    return input_nodes, positive, _pair_graph(batch, batch.negative_ends, batch.negative_masks, edges, None), blocks
-
-
-def _pair_graph(
-    batch: EdgeTensors,
-    ends: dict[EdgeType, Pairs],
-    masks: Mapping[EdgeType, Tensor] | None,
-    edges: list[Frame],
-    of_nodes: Sequence[Frame] | None,
-) -> dgl.DGLGraph:
-    """Return the graph of some pairs of output nodes, with its masks."""
-    sample, node_types, edge_types = batch.sample, list(batch.sample.num_seeds), list(ends)
-    num_nodes = list(sample.num_seeds.values())
-    nodes = frames_of_ids(dgl.NID, [sample.node[t][:n] for t, n in sample.num_seeds.items()], of_nodes)
-    for frame, (t, n) in zip(nodes, sample.num_seeds.items(), strict=True):
-        if sample.masks is not None:
-            frame._columns["node_mask"] = make_column(sample.masks[t][:n])
-    for frame, edge_type in zip(edges, edge_types, strict=True):
-        if masks is not None and edge_type in masks:
-            frame._columns["edge_mask"] = make_column(masks[edge_type])
-    index = index_of_pairs(node_types, edge_types, num_nodes, ends)
-    return dgl.DGLGraph(index, node_types, [relation for _, relation, _ in edge_types], nodes, edges)
+    graphs = [graph_of_pairs(nodes, batch.ends, edges, of_nodes, sample.masks, batch.masks)]
+    if batch.negative_ends is not None:
+        edges = [make_frame(src.shape[0], {}) for src, _ in batch.negative_ends.values()]
+        graphs.append(graph_of_pairs(nodes, batch.negative_ends, edges, None, sample.masks, batch.negative_masks))
+    return sample.input_nodes, *graphs, blocks

@@ -145,20 +145,6 @@ def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> N
             raise InputError(f"Expected {what} on {where}, where sampling is done, got them on {tensor.device}.")
 
 
-def integer(value: Any, what: str) -> int:
-    """Return an integer of any kind.
-
-    Raises:
-        InputError: something else.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"Expected {what} as an integer, got {value!r}.") from None
-
-
 def check_sampler(sampler: object) -> None:
     """Raise InputError for what does not sample."""
     if isinstance(sampler, type):

@@ -21,7 +21,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.arguments import canonical, check_names, check_sampler, check_types
-from manyhop_dgl.samplers.blocks import lazy_frames, move
+from manyhop_dgl.samplers.blocks import frames_of_ids, lazy_frames, make_column, make_frame, move
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.negatives import (
     NegativeSampler,
@@ -39,27 +39,21 @@ from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import EdgeName, GraphLike, Names, Nodes, Pairs
 
 
-def pair_graphs(
-    g: GraphLike,
-    edges: Mapping[EdgeType, Tensor],
-    ends: Mapping[EdgeType, Pairs],
-    negatives: Mapping[EdgeType, Pairs] | None,
-    output_device: torch.device | str | None,
-) -> tuple[list[dgl.DGLGraph], dict[NodeType, Tensor]]:
-    """Return the graph of the seed edges, that of the negatives if there are any, and the nodes that both consist of.
+def numbered_pairs(
+    g: GraphLike, ends: Mapping[EdgeType, Pairs], negatives: Mapping[EdgeType, Pairs] | None
+) -> tuple[list[dict[EdgeType, Pairs]], dict[NodeType, Tensor]]:
+    """Number the nodes of seed edges and negatives where they first occur.
 
-    Nodes are numbered where they first occur: the sources, then the destinations of each edge type, seed edges before
-    negatives. The first graph has the data of the graph's nodes and edges, gathered at the first access.
+    The sources precede the destinations of each edge type, and the seed edges precede the negatives.
 
     Args:
         g: the graph.
-        edges: canonical edge type -> ``[num_edges]`` ids of the seed edges.
-        ends: their sources and destinations.
-        negatives: sources and destinations of the negatives.
-        output_device: where the graphs shall be.
+        ends: canonical edge type -> sources and destinations of the seed edges.
+        negatives: the same of the negatives, if there are any.
 
-    Raises:
-        InputError: a missing GPU.
+    Returns:
+        The numbers of both ends of the seed edges, then those of the negatives if there are any, by each edge type of
+        the graph; and ``[num_nodes]`` node ids by node type.
     """
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]
@@ -67,34 +61,37 @@ def pair_graphs(
     indices = [index_of_pairs(node_types, edge_types, num_nodes, pairs) for pairs in given]
     none = to_dgl_nd(torch.empty(0, dtype=g.idtype))
     compact, found = _CAPI_DGLCompactGraphs(indices, [none] * len(node_types))
-    nodes = [from_dgl_nd(ids) for ids in found]
-    relations = [relation for _, relation, _ in edge_types]
-    node_frames, edge_frames = lazy_frames(g)
-    empty = torch.empty(0, dtype=g.idtype)
-    graphs = [
-        dgl.DGLGraph(
-            compact[0],
-            node_types,
-            relations,
-            [_with_ids(frame.subframe(ids), dgl.NID, ids) for frame, ids in zip(node_frames, nodes, strict=True)],
-            [
-                _with_ids(frame.subframe(edges.get(t, empty)), dgl.EID, edges.get(t, empty))
-                for frame, t in zip(edge_frames, edge_types, strict=True)
-            ],
-        )
-    ]
-    if negatives is not None:
-        frames = [_with_ids(Frame(num_rows=ids.numel()), dgl.NID, ids) for ids in nodes]
-        graphs.append(dgl.DGLGraph(compact[1], node_types, relations, frames))
-    there = parse_device("output_device", output_device)
-    if there.type != "cpu":
-        graphs = move(graphs, there)
-    return graphs, dict(zip(node_types, nodes, strict=True))
+    numbered = [{t: index.edges(i, "eid")[:2] for i, t in enumerate(edge_types)} for index in compact]
+    return numbered, dict(zip(node_types, map(from_dgl_nd, found), strict=True))
 
 
-def _with_ids(frame: Frame, name: str, ids: Tensor) -> Frame:
-    frame[name] = ids
-    return frame
+def graph_of_pairs(
+    nodes: Mapping[NodeType, Tensor],
+    ends: Mapping[EdgeType, Pairs],
+    edges: list[Frame],
+    of_nodes: Sequence[Frame] | None,
+    node_masks: Mapping[NodeType, Tensor] | None = None,
+    edge_masks: Mapping[EdgeType, Tensor] | None = None,
+) -> DGLGraph:
+    """Build the graph of some pairs.
+
+    Args:
+        nodes: node type -> ids.
+        ends: edge type -> both ends, as positions in ``nodes``.
+        edges: frames of the edges by type.
+        of_nodes: frames of the sampled graph, whose data the nodes get, gathered at the first access.
+        node_masks: which nodes are real.
+        edge_masks: which pairs are real.
+    """
+    frames = frames_of_ids(dgl.NID, list(nodes.values()), of_nodes)
+    for frame, (node_type, ids) in zip(frames, nodes.items(), strict=True):
+        if node_masks is not None:
+            frame._columns["node_mask"] = make_column(node_masks[node_type][: ids.shape[0]])
+    for frame, edge_type in zip(edges, ends, strict=True):
+        if edge_masks is not None and edge_type in edge_masks:
+            frame._columns["edge_mask"] = make_column(edge_masks[edge_type])
+    index = index_of_pairs(list(nodes), list(ends), [ids.shape[0] for ids in nodes.values()], ends)
+    return dgl.DGLGraph(index, list(nodes), [relation for _, relation, _ in ends], frames, edges)
 
 
 def index_of_pairs(
@@ -182,12 +179,21 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             InputError: edges of unknown types, out of range, not on the CPU.
         """
         key = self.next_key()
-        _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
+        edges, pairs, nodes, exclude = self.around(g, seed_edges, key)
+        of_nodes, of_edges = lazy_frames(g)
+        none = torch.empty(0, dtype=g.idtype)
+        frames = frames_of_ids(dgl.EID, [edges.get(t, none) for t in g.canonical_etypes], of_edges)
+        graphs = [graph_of_pairs(nodes, pairs[0], frames, of_nodes)]
+        for ends in pairs[1:]:
+            graphs.append(graph_of_pairs(nodes, ends, [make_frame(src.shape[0], {}) for src, _ in ends.values()], None))
+        there = parse_device("output_device", self.output_device)
+        if there.type != "cpu":
+            graphs = move(graphs, there)
         if not isinstance(self.sampler, EngineSampler):
             exclude = _copied(exclude)
         with BatchContext(key, current_batch()):  # the sampler beneath has the key of the negatives
-            input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
-        return self.assign_lazy_features((input_nodes, *pairs, blocks))
+            input_nodes, _, blocks = self.sampler.sample(g, as_seed_nodes(nodes), exclude)
+        return self.assign_lazy_features((input_nodes, *graphs, blocks))
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type if there are multiple."""
@@ -237,23 +243,29 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
             )
         there = as_device(device)
         own = self.next_key() if key is None else batch_key(key)
-        edges, pairs, seeds, exclude = self.around(g, seed_edges, own, None)
+        edges, pairs, nodes, exclude = self.around(g, seed_edges, own)
         sample = self.sampler.sample_tensors(
-            g, seeds, exclude, key=own, device=there, node_features=node_features, edge_features=edge_features
+            g,
+            as_seed_nodes(nodes),
+            exclude,
+            key=own,
+            device=there,
+            node_features=node_features,
+            edge_features=edge_features,
         )
         return as_tensors(g, edges, pairs, sample, there)
 
     def around(
-        self, g: GraphLike, seed_edges: object, key: BatchKey, device: torch.device | str | None
-    ) -> tuple[dict[EdgeType, Tensor], list[DGLGraph], Nodes, object]:
-        """Seed edges by type, the pair graphs on a device, the nodes to sample around, and the edges to leave out."""
+        self, g: GraphLike, seed_edges: object, key: BatchKey
+    ) -> tuple[dict[EdgeType, Tensor], list[dict[EdgeType, Pairs]], dict[NodeType, Tensor], object]:
+        """Return seed edges by type, numbered pairs, the nodes to sample around, and the edges to exclude."""
         edges = edges_by_type(g, seed_edges)
         given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
         ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
         negatives = self._negatives(g, given, ends, key)
-        pairs, nodes = pair_graphs(g, edges, ends, negatives, device)
+        pairs, nodes = numbered_pairs(g, ends, negatives)
         exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
-        return edges, pairs, nodes[g.ntypes[0]] if len(nodes) == 1 else nodes, exclude
+        return edges, pairs, nodes, exclude
 
     def _negatives(
         self, g: GraphLike, edges: object, ends: dict[EdgeType, Pairs], key: BatchKey
@@ -282,14 +294,20 @@ def _copied(exclude: object) -> object:
     return exclude.clone() if isinstance(exclude, Tensor) else exclude
 
 
+def as_seed_nodes(nodes: dict[NodeType, Tensor]) -> Nodes:
+    """Return nodes as a sampler accepts them: the tensor of the only type, or all by type."""
+    return next(iter(nodes.values())) if len(nodes) == 1 else nodes
+
+
 def as_tensors(
-    g: GraphLike, edges: Mapping[EdgeType, Tensor], pairs: list[DGLGraph], sample: BlockTensors, device: torch.device
+    g: GraphLike,
+    edges: Mapping[EdgeType, Tensor],
+    pairs: Sequence[Mapping[EdgeType, Pairs]],
+    sample: BlockTensors,
+    device: torch.device,
 ) -> EdgeTensors:
-    """Seed edges and pair graphs as tensors on a device, with the sample around them."""
-    ends = [
-        {t: tuple(ids.to(device) for ids in pair.edges(etype=t, order="eid")) for t in g.canonical_etypes}
-        for pair in pairs
-    ]
+    """Return seed edges and numbered pairs on a device, with the sample around them."""
+    ends = [{t: (src.to(device), dst.to(device)) for t, (src, dst) in each.items()} for each in pairs]
     none = torch.empty(0, dtype=g.idtype)
     return EdgeTensors(
         sample=sample,

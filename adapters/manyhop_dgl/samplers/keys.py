@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from manyhop import loading
+from manyhop.arguments import integer
 from manyhop.loading import current_key
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
-from manyhop_dgl.samplers.arguments import integer
 
 _seeded: tuple[torch.Generator, int] | None = None  # and the process that seeded it
 
@@ -64,7 +64,7 @@ class Keys:
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.seed = None if seed is None else integer(seed, "seed")
+        self.seed = None if seed is None else integer("seed", seed)
         self._calls = itertools.count()
 
     def next(self, *, counts: bool = False) -> BatchKey:

@@ -8,12 +8,12 @@ import torch
 from dgl.dataloading import BlockSampler
 from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
-from manyhop.arguments import flag
+from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, LaborSpec
 from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.graph.topology import Topology, check_choice_of_edges
-from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer, read_fanouts
+from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, read_fanouts
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import Arguments
@@ -115,9 +115,9 @@ class LaborSampler(EngineSampler):
             freeze_fanouts(self.fanouts),
             self.edge_dir,
             self.prob,
-            importance_sampling=_at_least(-1, "importance_sampling", self.importance_sampling),
+            importance_sampling=integer("importance_sampling", self.importance_sampling, -1),
             layer_dependency=flag("layer_dependency", self.layer_dependency),
-            batch_dependency=_at_least(0, "batch_dependency", self.batch_dependency),
+            batch_dependency=integer("batch_dependency", self.batch_dependency, 0),
         )
 
     def next_key(self) -> BatchKey:
@@ -143,10 +143,3 @@ class LaborSampler(EngineSampler):
             random_seed: ``None``: drawn.
         """
         self._keys = Keys(random_seed)
-
-
-def _at_least(least: int, name: str, value: object) -> int:
-    number = integer(value, name)
-    if number < least:
-        raise InputError(f"Expected {name} of {least} or more, got {value!r}.")
-    return number

@@ -14,12 +14,12 @@ from dgl.distributed import DistGraph
 from torch import Tensor
 
 from manyhop import arguments
-from manyhop.arguments import check_range, flag
+from manyhop.arguments import check_range, flag, integer
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl.samplers.arguments import as_ids, canonical, integer, same_device
+from manyhop_dgl.samplers.arguments import as_ids, canonical, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs
 
@@ -126,9 +126,7 @@ class KeyedNegatives:
     called alone, with its own keys."""
 
     def __init__(self, k: int, *, seed: int | None) -> None:
-        self.k = integer(k, "the number of negatives per edge")
-        if self.k < 0:
-            raise InputError(f"Expected 0 or more negatives per edge, got {k}.")
+        self.k = integer("the number of negatives per edge", k, 0)
         self._keys = Keys(seed)
 
     def __call__(self, g: GraphLike, eids: object) -> Pairs | dict[EdgeType, Pairs]:

@@ -12,7 +12,7 @@ from dgl.distributed import DistGraph
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
-from manyhop.arguments import flag
+from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
@@ -24,7 +24,6 @@ from manyhop_dgl.samplers.arguments import (
     check_names,
     check_types,
     freeze_fanouts,
-    integer,
     read_exclude,
     read_seeds,
     same_device,
@@ -263,7 +262,7 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
     """
 
     def __init__(self, num_layers: int, **kwargs: Any) -> None:
-        super().__init__([-1] * integer(num_layers, "num_layers"), **kwargs)
+        super().__init__([-1] * integer("num_layers", num_layers), **kwargs)
 
 
 def _moved(nodes: Nodes, device: torch.device) -> Nodes:

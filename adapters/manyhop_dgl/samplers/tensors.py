@@ -311,24 +311,23 @@ class EdgeTensors:
     def to(self, device: torch.device | str) -> EdgeTensors:
         """Copy to another device."""
 
-        def moved(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
-            return {t: (src.to(device), dst.to(device)) for t, (src, dst) in pairs.items()}
+        return self.map(partial(Tensor.to, device=torch.device(device)))
 
-        def moved_masks(masks: dict[EdgeType, Tensor] | None) -> dict[EdgeType, Tensor] | None:
-            return None if masks is None else {t: mask.to(device) for t, mask in masks.items()}
+    def map(self, change: Callable[[Tensor], Tensor]) -> EdgeTensors:
+        """Change each tensor."""
+
+        def both(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
+            return {t: (change(src), change(dst)) for t, (src, dst) in pairs.items()}
 
         return replace(
             self,
-            masks=moved_masks(self.masks),
-            negative_masks=moved_masks(self.negative_masks),
-            sample=self.sample.to(device),
-            ends=moved(self.ends),
-            ids={t: ids.to(device) for t, ids in self.ids.items()},
-            negative_ends=None if self.negative_ends is None else moved(self.negative_ends),
-            edge_features={
-                name: rows.to(device) if isinstance(rows, Tensor) else {t: x.to(device) for t, x in rows.items()}
-                for name, rows in self.edge_features.items()
-            },
+            sample=self.sample.map(change),
+            ends=both(self.ends),
+            ids=_each(self.ids, change),
+            negative_ends=None if self.negative_ends is None else both(self.negative_ends),
+            edge_features=_each_row(self.edge_features, change),
+            masks=None if self.masks is None else _each(self.masks, change),
+            negative_masks=None if self.negative_masks is None else _each(self.negative_masks, change),
         )
 
 
