@@ -259,7 +259,7 @@ def test_where_data_go(monkeypatch, kind, use_uva):
     monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
     g = graph(kind)
     made = loader(kind, g)
-    columns = FrameColumns(made)
+    columns = FrameColumns(made._prefetched, made.gpu_cache)
     topology = sampler_of_nodes(made.graph_sampler).arguments().topology(g).graph
     mode = "pinned-cuda" if use_uva else None
     memory = decide_memory(columns.named(), topology, there, mode, together=False, timeout=1.0)
@@ -295,9 +295,9 @@ def test_the_user_chooses_the_rows_that_a_gpu_keeps():
     made = DataLoader(g, torch.arange(20), sampler)
     made.gpu_cache = {"node": {"x": 5, "unknown": 7}}
     title = f"'x' of node type {g.ntypes[0]!r}"
-    assert FrameColumns(made).kept_rows == {title: 5}
+    assert FrameColumns(made._prefetched, made.gpu_cache).kept_rows == {title: 5}
     made.gpu_cache = None
-    assert FrameColumns(made).kept_rows is None
+    assert FrameColumns(made._prefetched, made.gpu_cache).kept_rows is None
 
 
 @pytest.mark.parametrize(
