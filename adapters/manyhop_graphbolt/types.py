@@ -1,15 +1,19 @@
-"""Names of edge types, and types of values. Values by type are dictionaries in heterogeneous graphs."""
+"""Types of values and names, values by type, pipes of minibatches, and hints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.data import IterDataPipe
 
+from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop_dgl.nested import Composite, apply_nested
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """A pipe of minibatches, or of other items."""
@@ -40,19 +44,19 @@ class GBWarning(UserWarning):
     """The category of all warnings of this package, as in DGL 2.4."""
 
 
+_SHARED = "placement='shared', or pass the graph to the processes that you start"
+_OVERLAP = "none of the stages by which GraphBolt overlaps others: here they always overlap"
 GONE = {
+    **dict.fromkeys(("negative_srcs", "negative_dsts"), "seeds with labels and indexes"),
+    **dict.fromkeys(("compacted_negative_srcs", "compacted_negative_dsts"), "compacted_seeds with labels and indexes"),
+    **dict.fromkeys(("compacted_node_pairs", "positive_node_pairs", "negative_node_pairs"), "compacted_seeds"),
+    **dict.fromkeys(("copy_to_shared_memory", "load_from_shared_memory"), _SHARED),
+    **dict.fromkeys(
+        ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_data", "sample_per_layer"), _OVERLAP
+    ),
     "node_pairs": "seeds",
-    "negative_srcs": "seeds with labels and indexes",
-    "negative_dsts": "seeds with labels and indexes",
-    "compacted_node_pairs": "compacted_seeds",
-    "compacted_negative_srcs": "compacted_seeds with labels and indexes",
-    "compacted_negative_dsts": "compacted_seeds with labels and indexes",
-    "positive_node_pairs": "compacted_seeds",
-    "negative_node_pairs": "compacted_seeds",
     "add_reverse_edges_2": "add_reverse_edges",
     "sample_negative_edges_uniform_2": "sample_negative_edges_uniform",
-    "copy_to_shared_memory": "placement='shared', or pass the graph to the processes that you start",
-    "load_from_shared_memory": "placement='shared', or pass the graph to the processes that you start",
     "isin": "torch.isin",
     "FusedSampledSubgraphImpl": "SampledSubgraphImpl",
     "LegacyDataset": "from_dglgraph(g), a BasicFeatureStore and item sets",
@@ -64,10 +68,6 @@ GONE = {
     "temporal_sample_layer_neighbors": "temporal_sample_neighbors",
     "expand_indptr": "torch.repeat_interleave",
     "index_select": "tensor[index]",
-    **dict.fromkeys(
-        ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_data", "sample_per_layer"),
-        "none of the stages by which GraphBolt overlaps others: here they always overlap",
-    ),
 }
 """Names of GraphBolt that are not supported, and their replacements."""
 
@@ -107,3 +107,98 @@ def etype_tuple_to_str(c_etype: EdgeType) -> str:
     if not isinstance(c_etype, tuple) or len(c_etype) != 3 or not all(isinstance(name, str) for name in c_etype):
         raise InputError(f"Expected an edge type as a tuple of three names, got {c_etype!r}.")
     return CANONICAL_ETYPE_DELIMITER.join(c_etype)
+
+
+Kind = TypeVar("Kind", bound=type[Any])
+M = TypeVar("M", bound="Movable")
+
+_functions: dict[str, Any] = {}
+
+
+class DataPipe(IterDataPipe[Any]):
+    """A torch ``IterDataPipe`` that finds this package's functional forms first.
+
+    DGL's own GraphBolt may have registered names such as ``sample_neighbor`` in the same process.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _functions:
+            return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))
+        if name in GONE:
+            raise missing("a pipe", name)
+        return super().__getattr__(name)
+
+
+def functional_datapipe(name: str) -> Callable[[Kind], Kind]:
+    """Let ``datapipe.name(...)`` be ``Class(datapipe, ...)``, for pipes of any kind."""
+
+    def register(kind: Kind) -> Kind:
+        _functions[name] = kind
+        if name not in IterDataPipe.functions:  # otherwise DGL's own GraphBolt was first
+            IterDataPipe.register_datapipe_as_function(name, kind)
+        return kind
+
+    return register
+
+
+def move(value: object, device: torch.device | str, non_blocking: bool, known: dict[int, object]) -> object:
+    """Move everything in ``value`` that can be moved to a device; ``known`` has the copies of tensors, by their id."""
+
+    def move_one(part: object) -> object:
+        if isinstance(part, Tensor):
+            if id(part) not in known:
+                known[id(part)] = part.to(device, non_blocking=non_blocking)
+            return known[id(part)]
+        if isinstance(part, Movable):
+            return part.moved(device, non_blocking, known)
+        return part.to(device) if hasattr(part, "to") else part
+
+    return apply_nested(value, move_one)
+
+
+class Movable(Composite):
+    """The base of objects whose attributes can be moved in place."""
+
+    def moved(self: M, device: torch.device | str, non_blocking: bool, known: dict[int, object]) -> M:
+        """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
+        for name in self.moving():
+            value = getattr(self, name)
+            if value is not None:  # as most are, of a minibatch
+                setattr(self, name, move(value, device, non_blocking, known))
+        return self
+
+    def to(self: M, device: torch.device | str, non_blocking: bool = False) -> M:
+        """Move the attributes to a device, in place; return ``self``."""
+        return self.moved(device, non_blocking, {})
+
+
+def show(title: str, named: dict[str, object]) -> str:
+    """Format ``title(name=value, ...)``, one name per line, with the lines of a value below each other."""
+    lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
+    indent = " " * (len(title) + 1)
+    return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"
+
+
+def _text(value: object) -> str:
+    """Format a value, with the elements of a list one below the other."""
+    if isinstance(value, list):
+        return "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"
+    return str(value)
+
+
+_COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads": 1}
+"""Those that are numbers, and the least that they can be."""
+
+
+def check_hints(known: Collection[str] = (), **hints: object) -> None:
+    """Check the values of hints by their names."""
+    for name, value in hints.items():
+        if known and name not in known:
+            raise InputError(f"Expected further arguments among {list(known)}, got {name!r}. Leave it out.")
+        if name in _COUNTS:
+            integer(name, value, _COUNTS[name])
+        elif flag(name, value) and name == "cooperative":
+            raise InputError(
+                "Expected cooperative=False, got True. Leave it out: each rank samples its own minibatches. "
+                "To exchange fewer rows, pass seed_parts to the DistributedItemSampler."
+            )

@@ -9,6 +9,7 @@ from manyhop.errors import InputError
 
 CACHE = {"num_gpu_cached_edges": 1000, "gpu_cache_threshold": 3}
 OVERLAP = {"overlap_fetch": True, "asynchronous": True}
+GRAPH, STORE = random_graph(), gb.BasicFeatureStore({})
 PAIRS = torch.tensor([[3, 7], [9, 1], [20, 40]])
 
 
@@ -36,35 +37,31 @@ def test_hints_change_nothing(sampler):
 
 
 @pytest.mark.parametrize(
-    ("stage", "arguments", "message"),
+    ("stage", "given", "hints", "message"),
     [
-        ("sample_neighbor", {"overlap_fetch": "yes"}, "overlap_fetch as True or False, got 'yes'"),
-        ("sample_neighbor", {"num_gpu_cached_edges": -1}, "num_gpu_cached_edges as an integer of at least 0, got -1"),
-        ("sample_neighbor", {"gpu_cache_threshold": 1.5}, "gpu_cache_threshold as an integer of at least 0, got 1.5"),
-        ("sample_neighbor", {"cooperative": True}, "cooperative=False, got True"),
-        ("sample_neighbor", {"sampler": None}, r"further arguments among \['overlap_fetch',.* got 'sampler'"),
-        ("sample_layer_neighbor", {"asynchronous": 1}, "asynchronous as True or False, got 1"),
-        ("sample_layer_neighbor", {"layer_dependency": 2}, "layer_dependency to be True or False, got 2"),
-        ("sample_layer_neighbor", {"batch_dependency": -1}, "batch_dependency as an integer of at least 0, got -1"),
-        ("sample_layer_neighbor", {"deduplicate": False}, "deduplicate=True, got False. Leave it out"),
+        ("sample_neighbor", (GRAPH, [2]), {"overlap_fetch": "yes"}, "overlap_fetch to be True or False"),
+        (
+            "sample_neighbor",
+            (GRAPH, [2]),
+            {"num_gpu_cached_edges": -1},
+            "num_gpu_cached_edges to be an integer of at least 0",
+        ),
+        ("sample_neighbor", (GRAPH, [2]), {"gpu_cache_threshold": 1.5}, "gpu_cache_threshold to be an integer"),
+        ("sample_neighbor", (GRAPH, [2]), {"cooperative": True}, "cooperative=False, got True"),
+        ("sample_neighbor", (GRAPH, [2]), {"sampler": None}, r"among \['overlap_fetch',.* got 'sampler'"),
+        ("sample_layer_neighbor", (GRAPH, [2]), {"asynchronous": 2}, "asynchronous to be True or False"),
+        ("sample_layer_neighbor", (GRAPH, [2]), {"layer_dependency": 2}, "layer_dependency to be True or False"),
+        ("sample_layer_neighbor", (GRAPH, [2]), {"batch_dependency": -1}, "batch_dependency"),
+        ("sample_layer_neighbor", (GRAPH, [2]), {"deduplicate": False}, "deduplicate=True, got False. Leave it out"),
+        ("fetch_feature", (STORE,), {"cooperative": True}, "cooperative=False"),
+        ("fetch_feature", (STORE,), {"overlap_fetch": None}, "overlap_fetch to be True or False"),
+        ("exclude_seed_edges", (), {"asynchronous": 2}, "asynchronous to be True or False"),
+        ("copy_to", ("cpu",), {"non_blocking": "x"}, "non_blocking to be True or False"),
     ],
 )
-def test_wrong_hints(stage, arguments, message):
+def test_wrong_hints(stage, given, hints, message):
     with pytest.raises(InputError, match=message):
-        getattr(batches("seeds", torch.arange(4)), stage)(random_graph(), [2], **arguments)
-
-
-def test_wrong_hints_of_other_stages():
-    store = gb.BasicFeatureStore({})
-    with pytest.raises(InputError, match="cooperative=False"):
-        batches("seeds", torch.arange(4)).fetch_feature(store, ["x"], cooperative=True)
-    with pytest.raises(InputError, match="overlap_fetch as True or False, got None"):
-        batches("seeds", torch.arange(4)).fetch_feature(store, ["x"], overlap_fetch=None)
-    with pytest.raises(InputError, match="asynchronous as True or False, got 0"):
-        batches("seeds", torch.arange(4)).exclude_seed_edges(asynchronous=0)
-    with pytest.raises(InputError, match="non_blocking as True or False, got 'x'"):
-        batches("seeds", torch.arange(4)).copy_to("cpu", non_blocking="x")
-    assert batches("seeds", torch.arange(4)).copy_to("cpu", True).extra_attrs == ()
+        getattr(batches("seeds", torch.arange(4)), stage)(*given, **hints)
 
 
 def layers(seeds, batch_size, **dependency):

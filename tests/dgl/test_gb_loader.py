@@ -138,9 +138,9 @@ def test_wrong_arguments():
             gb.DataLoader(nodes(), num_workers=num_workers)
     with pytest.raises(InputError, match="extra_attrs as a list of names, got 'seeds'"):
         nodes().copy_to("cpu", extra_attrs="seeds")
-    with pytest.raises(InputError, match="max_uva_threads as an integer of at least 1, got 0"):
+    with pytest.raises(InputError, match="max_uva_threads to be an integer of at least 1, got 0"):
         gb.DataLoader(nodes(), max_uva_threads=0)
-    with pytest.raises(InputError, match="num_gpu_cached_edges as an integer of at least 0, got 'x'"):
+    with pytest.raises(InputError, match="num_gpu_cached_edges to be an integer of at least 0, got 'x'"):
         gb.DataLoader(nodes(), num_gpu_cached_edges="x")
 
 

@@ -80,8 +80,6 @@ SEEDS: dict[bool, dict[str, Any]] = {
 def one_layer(typed: bool, dtype: torch.dtype, ids: bool, seeds: str, method: str, prob: str | None) -> Any:
     g, nodes = graph(typed, dtype, ids), SEEDS[typed][seeds]
     nodes = {t: some.to(dtype) for t, some in nodes.items()} if typed else nodes.to(dtype)
-    if method == "in_subgraph":
-        return g.in_subgraph(nodes)
     return getattr(g, method)(nodes, torch.tensor([-1]), False, prob)
 
 
@@ -97,10 +95,9 @@ def earlier(typed: bool, seeds: str, node: str | None, edge: str | None) -> Any:
 for typed, dtype, ids in product((False, True), (torch.int64, torch.int32), (False, True)):
     place = f"graph {'typed' if typed else 'plain'} {dtype} {ids}"
     program(place, lambda *facts: [getattr(graph(*facts), name) for name in GRAPH], typed, dtype, ids)
-    for seeds, method in product(SEEDS[typed], ("in_subgraph", "sample_neighbors", "sample_layer_neighbors")):
-        if ids or method != "in_subgraph":  # else DGL 2.1 makes ids, of the homogeneous graph
-            for prob in (None, "mask") if method != "in_subgraph" else (None,):
-                program(f"{place} {method} {seeds} {prob}", one_layer, typed, dtype, ids, seeds, method, prob)
+    for seeds, method in product(SEEDS[typed], ("sample_neighbors", "sample_layer_neighbors")):
+        for prob in (None, "mask"):
+            program(f"{place} {method} {seeds} {prob}", one_layer, typed, dtype, ids, seeds, method, prob)
 for typed, node, edge in product((False, True), (None, "time"), (None, "time")):
     for seeds in SEEDS[typed]:
         program(f"earlier {typed} {node} {edge} {seeds}", earlier, typed, seeds, node, edge)

@@ -11,7 +11,6 @@ import stand_ins_graphbolt
 
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("MANYHOP_GRAPHBOLT", HERE.parents[1] / ".venv-graphbolt/bin/python"))
-BOTH_RAISE = {f"graph plain torch.{dtype} True in_subgraph twice None" for dtype in ("int32", "int64")}
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,5 +39,5 @@ def results(tmp_path_factory):
 def test_every_program_returns_what_it_returns_with_graphbolt(results):
     dgl, manyhop = results["dgl"], results["manyhop"]
     assert len(dgl) > 200
-    assert {name for name, result in dgl.items() if result == "raises an error"} == BOTH_RAISE
+    assert "raises an error" not in dgl.values()
     assert [name for name, result in dgl.items() if manyhop[name] != result] == []

@@ -16,8 +16,12 @@ from manyhop.arguments import path_of
 from manyhop.errors import InputError
 from manyhop.memory.places import Place
 from manyhop.memory.stores import store_device
-from manyhop_graphbolt.datasets.graph import read_sampling_graph
-from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
+from manyhop_graphbolt.datasets.preprocess import (
+    on_one_core_if_forked,
+    preprocess_ondisk_dataset,
+    read_sampling_graph,
+    read_yaml,
+)
 from manyhop_graphbolt.features.on_disk import DatasetFolder, check_file, entry_of, feature_of, read_tensor
 from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph

@@ -92,7 +92,7 @@ class TorchBasedFeature(Feature):
         if there is not None:
             self._tensor = _rows(there)
         else:
-            rows = torch_feature if isinstance(torch_feature, Rows) else _tensor(torch_feature)
+            rows: Any = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
             self._tensor = _placed(rows, placement, place)
         self._exchange = StoreExchange(place if there is None else None)
         self._metadata = metadata
@@ -238,28 +238,18 @@ def _placed(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | N
 
 def _rows(rows: object) -> _Held:
     """Return the rows of a feature, contiguous: a tensor where this rank reads all, or raise FeatureError."""
-    if isinstance(rows, ShardedRows | DistributedRows) and not rows.is_whole:
-        _check_dimensions(rows.ndim)
-        return rows
-    return _tensor(rows.rows if isinstance(rows, ShardedRows | DistributedRows) else rows)
-
-
-def _tensor(tensor: object) -> Tensor:
-    """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
-    if not isinstance(tensor, Tensor):
-        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
-    if not has_memory(tensor):
-        raise FeatureError(f"Expected torch_feature as a dense tensor in memory, got {describe(tensor)}. Convert it.")
-    _check_dimensions(tensor.dim())
-    return tensor.contiguous()
-
-
-def _check_dimensions(dim: int) -> None:
-    if dim < 2:
+    spread = rows if isinstance(rows, ShardedRows | DistributedRows) else None
+    rows = rows if spread is None or not spread.is_whole else spread.rows
+    if not isinstance(rows, Tensor | ShardedRows | DistributedRows):
+        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(rows)}.")
+    if isinstance(rows, Tensor) and not has_memory(rows):
+        raise FeatureError(f"Expected torch_feature as a dense tensor in memory, got {describe(rows)}. Convert it.")
+    if rows.ndim < 2:
         raise FeatureError(
-            f"dimension of torch_feature in TorchBasedFeature must be greater than 1, but got {dim} dimension. Add a "
-            "dimension: x.view(-1, 1)."
+            f"dimension of torch_feature in TorchBasedFeature must be greater than 1, but got {rows.ndim} dimension. "
+            "Add a dimension: x.view(-1, 1)."
         )
+    return rows.contiguous() if isinstance(rows, Tensor) else rows
 
 
 class DiskBasedFeature(TorchBasedFeature):
@@ -335,18 +325,17 @@ class TorchBasedFeatureStore(BasicFeatureStore):
             key = spec.domain, spec.type, spec.name
             if key in features:
                 raise InputError(f"Expected each feature once, got {key} twice. Rename one of them.")
-            rows: Tensor | Rows
-            in_memory = placement != "mapped" and (spec.in_memory or placement != "process")
-            if not in_memory and spec.format == "numpy":
+            if placement != "mapped" and (spec.in_memory or placement != "process"):
+                rows = _placed(read_feature(spec.path, spec.format), placement, place)
+                features[key] = TorchBasedFeature(rows, spec.extra_fields)
+            elif spec.format == "numpy":
                 features[key] = DiskBasedFeature(spec.path, spec.extra_fields)
-                continue
-            if placement in ("process", "mapped"):
-                rows = read_tensor(spec.path, spec.format, in_memory=in_memory)
-                rows = rows.view(-1, 1) if rows.dim() == 1 else rows
             else:
-                rows = read_feature(spec.path, spec.format)
-            features[key] = feature = TorchBasedFeature(_placed(rows, placement, place), spec.extra_fields)
-            feature._exchange = exchange
+                mapped = read_tensor(spec.path, spec.format, in_memory=False)
+                features[key] = TorchBasedFeature(
+                    mapped.view(-1, 1) if mapped.dim() == 1 else mapped, spec.extra_fields
+                )
+            features[key]._exchange = exchange
         super().__init__(features)
 
     def pin_memory_(self) -> Self:

@@ -46,14 +46,8 @@ class FusedCSCSamplingGraph(FusedCSC):
     function of the minibatch's key; otherwise, of torch's default generator.
 
     Attributes:
-        csc_indptr: ``[num_nodes + 1]`` integer: where the edges of each node begin.
-        indices: ``[num_edges]`` integer: source node of each edge.
-        node_type_offset: ``[num_node_types + 1]`` integer: where the nodes of each type begin; ``None``: one type.
-        type_per_edge: ``[num_edges]`` integer: edge type id of each edge; ``None``: one type.
-        node_type_to_id: node type -> its number.
-        edge_type_to_id: edge type ``"source:relation:destination"`` -> its number.
-        node_attributes: name -> ``[num_nodes, ...]``.
-        edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        csc_indptr: see :func:`fused_csc_sampling_graph`, also for ``indices``, ``node_type_offset``, ``type_per_edge``,
+            ``node_type_to_id``, ``edge_type_to_id``, ``node_attributes`` and ``edge_attributes``.
         topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
     """
 
@@ -251,9 +245,8 @@ class FusedCSCSamplingGraph(FusedCSC):
     def __repr__(self) -> str:
         parts = [f"csc_indptr={self.csc_indptr}", f"indices={self.indices}"]
         parts.append(f"total_num_nodes={self.total_num_nodes}, num_edges={self.num_edges}")
-        for name in ("node_type_offset", "type_per_edge", "node_type_to_id", "edge_type_to_id", *ATTRIBUTES):
-            if getattr(self, name) is not None:
-                parts.append(f"{name}={getattr(self, name)}")
+        names = ("node_type_offset", "type_per_edge", "node_type_to_id", "edge_type_to_id", *ATTRIBUTES)
+        parts += [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
         title, text = type(self).__name__, ",\n".join(parts)
         return textwrap.indent(f"{title}({text},)", " " * (len(title) + 1)).strip()
 

@@ -54,11 +54,9 @@ def fused_csc_sampling_graph(
         GraphError: tensors or names that contradict each other.
         InputError: an unknown placement; a placement of GPUs without GPUs.
     """
-    indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
-    tensors = {"csc_indptr": csc_indptr, "indices": indices}
-    optional = {"node_type_offset": node_type_offset, "type_per_edge": type_per_edge}
-    for name, tensor in (tensors | {name: one for name, one in optional.items() if one is not None}).items():
-        _check_integers(name, tensor)
+    tensors: dict[str, object] = {"csc_indptr": csc_indptr, "indices": indices}
+    tensors |= {"node_type_offset": node_type_offset, "type_per_edge": type_per_edge}
+    checked = {name: _integers(name, tensor) for name, tensor in tensors.items() if tensor is not None}
     if csc_indptr.numel() < 1:
         raise GraphError("Expected csc_indptr of shape [num_nodes + 1], got [].")
     if node_type_to_id is not None and edge_type_to_id is not None:
@@ -68,19 +66,16 @@ def fused_csc_sampling_graph(
                 f"node_type_offset length should be |ntypes| + 1: expected {len(node_type_to_id) + 1}, got "
                 f"{node_type_offset.numel()}."
             )
-    graph = FusedCSCSamplingGraph(
-        csc_indptr, indices, node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id, {}, {}
-    )
+    indices, kinds = checked["indices"], checked.get("type_per_edge")
+    graph = FusedCSCSamplingGraph(csc_indptr, indices, node_type_offset, kinds, node_type_to_id, edge_type_to_id)
     if type_per_edge is not None and type_per_edge.numel() != graph.total_num_edges:
         raise GraphError(f"Expected type_per_edge of shape [{graph.total_num_edges}], got {list(type_per_edge.shape)}.")
+    graph.node_attributes = None if node_attributes is None else {}
+    graph.edge_attributes = None if edge_attributes is None else {}
     for name, tensor in (node_attributes or {}).items():
         graph.add_node_attribute(name, tensor)
     for name, tensor in (edge_attributes or {}).items():
         graph.add_edge_attribute(name, tensor)
-    if node_attributes is None:
-        graph.node_attributes = None
-    if edge_attributes is None:
-        graph.edge_attributes = None
     return in_place(lambda: graph, placement)
 
 
@@ -92,14 +87,14 @@ def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> Fus
     return graph
 
 
-def _integers_if_empty(tensor: object) -> Any:
-    """Return int64 for ``torch.tensor([])``, which is of floats."""
-    return tensor.long() if isinstance(tensor, Tensor) and has_memory(tensor) and tensor.shape == (0,) else tensor
-
-
-def _check_integers(name: str, tensor: object) -> None:
-    if not isinstance(tensor, Tensor) or not has_memory(tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
-        raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {describe(tensor)}. Convert it.")
+def _integers(name: str, tensor: object) -> Tensor:
+    """Return a tensor of integers, int64 for ``torch.tensor([])``, which is of floats; raise GraphError for others."""
+    if isinstance(tensor, Tensor) and has_memory(tensor) and tensor.dim() == 1:
+        if tensor.dtype in _INTEGERS:
+            return tensor
+        if tensor.numel() == 0:
+            return tensor.long()
+    raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {describe(tensor)}. Convert it.")
 
 
 def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:

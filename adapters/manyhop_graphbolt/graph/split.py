@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -38,44 +37,32 @@ class Splitter:
         return self._on_cpu(sample) if on_cpu else self._on_gpu(sample)
 
     def _on_cpu(self, sample: SampledSubgraph) -> SampledSubgraph:
-        from manyhop_graphbolt.graph.kernels import copy_edges, copy_nodes, count_edges, count_nodes
+        from manyhop_graphbolt.graph.kernels import split_edges, split_nodes
 
         node, row, col, edge, node_hops, edge_hops = _parts(sample)
         table, ids = self._cpu_tables()
-        num_kinds, starts = len(self._node_types), self._starts
-        kind, local = self._empty((len(node),), torch.uint16), self._empty((len(node),), torch.int64)
-        ends, counts = _ends(node_hops), torch.zeros(len(node_hops), num_kinds, dtype=torch.int64)
-        count_nodes(
-            node.data_ptr(), len(node), starts.data_ptr(), num_kinds, ends.data_ptr(), len(ends), kind.data_ptr(),
-            local.data_ptr(), counts.data_ptr(),
-        )  # fmt: skip
-        sizes = counts.sum(0)
-        begins = sizes.cumsum(0) - sizes
-        nodes = self._empty((len(node),), torch.int64)
-        copy_nodes(
-            node.data_ptr(), len(node), starts.data_ptr(), kind.data_ptr(), local.data_ptr(), begins.data_ptr(),
-            nodes.data_ptr(),
-        )  # fmt: skip
-        num_types = len(self._edge_types)
-        of_edge, edge_ends = self._empty((len(edge),), torch.uint16), _ends(edge_hops)
+        num_kinds, num_types = len(self._node_types), len(self._edge_types)
+        nodes, local = self._empty((len(node),), torch.int64), self._empty((len(node),), torch.int64)
+        counts = torch.zeros(len(node_hops), num_kinds, dtype=torch.int64)
         edge_counts = torch.zeros(len(edge_hops), num_types, dtype=torch.int64)
-        count_edges(
-            edge.data_ptr(), len(edge), table.data_ptr(), num_types, edge_ends.data_ptr(), len(edge_ends),
-            of_edge.data_ptr(), edge_counts.data_ptr(),
+        ends, edge_ends = (torch.tensor(hops, dtype=torch.int64).cumsum(0) for hops in (node_hops, edge_hops))
+        split_nodes(
+            node.data_ptr(), len(node), self._starts.data_ptr(), num_kinds, ends.data_ptr(), len(ends),
+            local.data_ptr(), counts.data_ptr(), nodes.data_ptr(),
         )  # fmt: skip
-        edge_sizes = edge_counts.sum(0)
         both, edge_ids = self._empty((2 * len(edge),), torch.int64), self._empty((len(edge),), torch.int64)
         wide = ids is not None and ids.dtype == torch.int64
-        copy_edges(
-            row.data_ptr(), col.data_ptr(), edge.data_ptr(), len(edge), of_edge.data_ptr(), local.data_ptr(),
-            edge_sizes.data_ptr(), num_types, 0 if ids is None else ids.data_ptr(), wide, both.data_ptr(),
-            edge_ids.data_ptr(),
+        split_edges(
+            row.data_ptr(), col.data_ptr(), edge.data_ptr(), len(edge), table.data_ptr(), num_types,
+            edge_ends.data_ptr(), len(edge_ends), local.data_ptr(), 0 if ids is None else ids.data_ptr(), wide,
+            edge_counts.data_ptr(), both.data_ptr(), edge_ids.data_ptr(),
         )  # fmt: skip
+        sizes, edge_sizes = counts.sum(0), edge_counts.sum(0)
         split_ends = [part.view(2, -1) for part in torch.split(both, (2 * edge_sizes).tolist())]
         trees = None
         if sample.tree is not None:
-            tree, kinds = sample.tree[HOMOGENEOUS_NODE], kind.to(torch.int64)
-            trees = [tree[kinds == k] for k in range(num_kinds)]
+            kinds = torch.bucketize(node, self._starts[1:], right=True)
+            trees = [sample.tree[HOMOGENEOUS_NODE][kinds == k] for k in range(num_kinds)]
         return self._sample(
             list(torch.split(nodes, sizes.tolist())),
             [ends[0] for ends in split_ends],
@@ -158,11 +145,6 @@ def _parts(sample: SampledSubgraph) -> tuple[Tensor, Tensor, Tensor, Tensor, lis
         sample.num_sampled_nodes[HOMOGENEOUS_NODE],
         sample.num_sampled_edges[HOMOGENEOUS_EDGE],
     )
-
-
-def _ends(counts: Sequence[int]) -> Tensor:
-    """Return the ends of runs of these lengths: ``[len(counts)] int64``."""
-    return torch.tensor(list(accumulate(counts)), dtype=torch.int64)
 
 
 class _Kinds:

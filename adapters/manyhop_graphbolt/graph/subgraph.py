@@ -12,8 +12,7 @@ from torch import Tensor
 from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.system.arrays import describe
-from manyhop_graphbolt.pipes import Movable, show
-from manyhop_graphbolt.types import Nodes, as_given, by_type, ends_of, etype_str_to_tuple
+from manyhop_graphbolt.types import Movable, Nodes, as_given, by_type, ends_of, etype_str_to_tuple, show
 
 Self = TypeVar("Self", bound="SampledSubgraph")
 

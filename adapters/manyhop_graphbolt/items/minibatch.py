@@ -13,8 +13,18 @@ from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph, columns_of_edges
-from manyhop_graphbolt.pipes import Movable, show
-from manyhop_graphbolt.types import GONE, Features, GBWarning, Nodes, as_given, by_type, etype_str_to_tuple, missing
+from manyhop_graphbolt.types import (
+    GONE,
+    Features,
+    GBWarning,
+    Movable,
+    Nodes,
+    as_given,
+    by_type,
+    etype_str_to_tuple,
+    missing,
+    show,
+)
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock

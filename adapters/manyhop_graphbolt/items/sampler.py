@@ -20,8 +20,7 @@ from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
-from manyhop_graphbolt.pipes import DataPipe
-from manyhop_graphbolt.types import ends_of
+from manyhop_graphbolt.types import DataPipe, ends_of
 
 _NAMES: Final = ("seeds", "seed_nodes", "node_pairs")
 

@@ -28,8 +28,7 @@ from manyhop_graphbolt.loader.batches import Batches
 from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, given_minibatch, gpu_of
 from manyhop_graphbolt.loader.facts import ChainFacts, FeatureColumns, check_exchanged, check_placed
 from manyhop_graphbolt.loader.padding import Padding, check_pad
-from manyhop_graphbolt.pipes import check_hints
-from manyhop_graphbolt.types import Nodes, Pipe
+from manyhop_graphbolt.types import Nodes, Pipe, check_hints
 
 _HINTS = ("overlap_graph_fetch", "max_uva_threads", "num_gpu_cached_edges", "gpu_cache_threshold")
 _finding_gpu = threading.Lock()

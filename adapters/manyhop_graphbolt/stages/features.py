@@ -15,9 +15,15 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.loading.pipeline import PaddedRows, clear_rows
 from manyhop_graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.pipes import check_hints, functional_datapipe
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_graphbolt.types import Features, Pipe, etype_str_to_tuple, etype_tuple_to_str
+from manyhop_graphbolt.types import (
+    Features,
+    Pipe,
+    check_hints,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    functional_datapipe,
+)
 
 Keys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 

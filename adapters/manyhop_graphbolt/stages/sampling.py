@@ -18,10 +18,9 @@ from manyhop_graphbolt.graph.subgraph import (
 )
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sets import UNSIGNED
-from manyhop_graphbolt.pipes import check_hints, functional_datapipe
 from manyhop_graphbolt.stages.layers import AllLayers, Dependency, checked_graph, fanout_tensors
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, ends_of
+from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, check_hints, ends_of, functional_datapipe
 
 _HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 

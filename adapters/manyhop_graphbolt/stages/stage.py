@@ -17,8 +17,7 @@ from manyhop.loading import BatchContext, current_batch
 from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import add_reverse_edges
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.pipes import DataPipe, check_hints, functional_datapipe, move
-from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type
+from manyhop_graphbolt.types import DataPipe, Nodes, Pipe, as_given, by_type, check_hints, functional_datapipe, move
 
 Step = Callable[[Any], Any]
 
