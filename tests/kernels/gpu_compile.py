@@ -165,8 +165,7 @@ HALF = TYPES | {"DTYPE": tl.bfloat16, "INDEX": tl.int32}
 ODD = TYPES | {"CHANNELS": 47, "ALIGNED": False}
 SUM = {"MODE": 0, "NUMBERED": False, "HEADS": 0, "SCALED": False, "CHOSEN": False, "WINDOW": 32}
 TILE = {"BLOCK": 256, "EDGES": 4}
-PER_HEAD = {"HEADS": 4, "SLOPE": 0.2, "BLOCK": 4, "EDGES": 16, "ACC": tl.float32}
-PER_SOFTMAX = {"ACC": tl.float32, "BLOCK": 4, "EDGES": 16}
+PER_HEAD = {"SLOPE": 0.2, "BLOCK": 4, "EDGES": 16, "ACC": tl.float32}
 AGGREGATION = [
     ("add_segments", TYPES | SUM | TILE),
     ("add_segments", HALF | SUM | TILE | {"MODE": 1, "HEADS": 1}),
@@ -181,17 +180,14 @@ AGGREGATION = [
     ("add_ends", ODD | {"BLOCK": 64, "EDGES": 16}),
     ("add_ends", HALF | {"CHANNELS": 4, "ALIGNED": False, "BLOCK": 4, "EDGES": 64}),
     *(
-        (name, PER_HEAD | {"DTYPE": dtype, "INDEX": index, "NUMBERED": numbered})
-        for name in ("attention_segments", "attention_gradients")
-        for dtype, index, numbered in ((tl.float32, tl.int64, False), (tl.bfloat16, tl.int32, True))
-    ),
-    *(
-        (
-            name,
-            {"DTYPE": dtype, "ACC": tl.float32, "HEADS": heads, "NUMBERED": own, "OWN": own, "BLOCK": 4, "EDGES": 16},
-        )
+        (name, PER_HEAD | {"DTYPE": dtype, "INDEX": index, "HEADS": heads, "NUMBERED": own, "OWN": own} | ends)
         for name in ("softmax_segments", "softmax_gradients")
-        for dtype, heads, own in ((tl.float32, 4, False), (tl.bfloat16, 3, True), (tl.float32, 3, True))
+        for dtype, index, heads, own in (
+            (tl.float32, tl.int64, 4, False),
+            (tl.bfloat16, tl.int32, 3, True),
+            (tl.float32, tl.int64, 3, True),
+        )
+        for ends in ({"ENDS": False}, {"ENDS": True, "OWN": False})
     ),
 ]
 

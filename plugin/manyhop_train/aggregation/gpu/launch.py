@@ -180,9 +180,10 @@ def softmax(
     """
     scores, own = scores.contiguous(), None if own is None else own.contiguous()
     out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
-    constants = _of_heads(scores, numbered=edge is not None)
-    kernel = _kernel(of_heads.softmax_segments, **constants, OWN=own is not None)
-    kernel(ptr.numel() - 1, scores=scores, own=own, out=out, own_out=own_out, ptr=ptr, edge=edge)
+    kernel = _kernel(of_heads.softmax_segments, **_of_heads(scores, edge, own=own is not None))
+    kernel(
+        ptr.numel() - 1, scores=scores, right=None, other=None, own=own, out=out, own_out=own_out, ptr=ptr, edge=edge
+    )
     return out, own_out
 
 
@@ -199,10 +200,9 @@ def softmax_gradient(
     result, own_result = torch.empty_like(out), None
     if own_out is not None and own_grad is not None:
         own_out, own_grad, own_result = own_out.contiguous(), own_grad.contiguous(), torch.empty_like(own_out)
-    constants = _of_heads(out, numbered=edge is not None)
-    kernel = _kernel(of_heads.softmax_gradients, **constants, OWN=own_out is not None)
-    of_own = {"own_grad": own_grad, "result": result, "own_result": own_result}
-    kernel(ptr.numel() - 1, out=out, own_out=own_out, grad=grad, **of_own, ptr=ptr, edge=edge)
+    kernel = _kernel(of_heads.softmax_gradients, **_of_heads(out, edge, own=own_out is not None))
+    given = {"scores": None, "right": None, "other": None, "out": out, "own_out": own_out, "grad": grad}
+    kernel(ptr.numel() - 1, **given, own_grad=own_grad, result=result, of_segments=own_result, ptr=ptr, edge=edge)
     return result, own_result
 
 
@@ -220,9 +220,9 @@ def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor
     """
     left, right = left.contiguous(), right.contiguous()
     out = left.new_empty(order.other.numel(), left.size(1))
-    constants = _of_heads(left, numbered=order.edge is not None)
-    kernel = _kernel(of_heads.attention_segments, **constants, INDEX=order.other.dtype, SLOPE=slope)
-    kernel(order.ptr.numel() - 1, left=left, right=right, out=out, **order._asdict())
+    kernel = _kernel(of_heads.softmax_segments, **_of_heads(left, order.edge, order.other.dtype, slope))
+    given = {"scores": left, "right": right, "other": order.other, "own": None, "out": out, "own_out": None}
+    kernel(order.ptr.numel() - 1, **given, ptr=order.ptr, edge=order.edge)
     return out
 
 
@@ -232,10 +232,10 @@ def attention_gradient(
     """Return the gradients of the sums of :func:`attention`, ``[num_edges, num_heads]``, and of ``right``."""
     out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
     result, of_right = torch.empty_like(out), torch.empty_like(right)
-    constants = _of_heads(left, numbered=order.edge is not None)
-    kernel = _kernel(of_heads.attention_gradients, **constants, INDEX=order.other.dtype, SLOPE=slope)
-    of_ends = {"left": left, "right": right, "out": out, "grad": grad}
-    kernel(order.ptr.numel() - 1, **of_ends, result=result, of_right=of_right, **order._asdict())
+    kernel = _kernel(of_heads.softmax_gradients, **_of_heads(left, order.edge, order.other.dtype, slope))
+    given = {"scores": left, "right": right, "other": order.other, "out": out, "own_out": None, "grad": grad}
+    found = {"own_grad": None, "result": result, "of_segments": of_right}
+    kernel(order.ptr.numel() - 1, **given, **found, ptr=order.ptr, edge=order.edge)
     return result, of_right
 
 
@@ -257,12 +257,14 @@ def _constants(index: Tensor, x: Tensor, *others: Tensor) -> dict[str, Constant]
     return types | {"CHANNELS": x.size(-1), "ALIGNED": aligned, "BLOCK": block, "EDGES": edges}
 
 
-def _of_heads(x: Tensor, *, numbered: bool) -> dict[str, Constant]:
-    """Return the constants of a kernel over values ``[num_edges, num_heads]`` of edges."""
+def _of_heads(
+    x: Tensor, edge: Tensor | None, index: torch.dtype | None = None, slope: float = 0.0, *, own: bool = False
+) -> dict[str, Constant]:
+    """Return the constants of a kernel over values ``[num_edges, num_heads]`` of edges, or of their ends."""
     block = triton.next_power_of_2(x.size(1))
-    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x)}
-    edges = max(_SOFTMAX_TILE // block, 1)
-    return types | {"HEADS": x.size(1), "NUMBERED": numbered, "BLOCK": block, "EDGES": edges}
+    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x), "INDEX": index or torch.int64, "SLOPE": slope}
+    flags = {"NUMBERED": edge is not None, "OWN": own, "ENDS": index is not None}
+    return types | flags | {"HEADS": x.size(1), "BLOCK": block, "EDGES": max(_SOFTMAX_TILE // block, 1)}
 
 
 @functools.cache
