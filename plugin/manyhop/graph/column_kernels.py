@@ -40,18 +40,9 @@ def count_buckets(col: int, wide: bool, begin: int, end: int, shift: int, counts
 
 @kernel("void(int64, boolean, int64, boolean, int64, int64, int64, int64, int64, int64, int64)")
 def deal(
-    row: int,
-    row_wide: bool,
-    col: int,
-    col_wide: bool,
-    begin: int,
-    end: int,
-    shift: int,
-    cursor: int,
-    row_out: int,
-    col_out: int,
-    position_out: int,
-) -> None:
+    row: int, row_wide: bool, col: int, col_wide: bool, begin: int, end: int, shift: int, cursor: int,
+    row_out: int, col_out: int, position_out: int,
+) -> None:  # fmt: skip
     """Deal the edges ``begin .. end - 1`` out to buckets, in their order.
 
     Args:

@@ -294,15 +294,10 @@ class Endpoints:
             longest = max(part.num_dst for part in self.layout.parts[i])
             if longest > 0:
                 kernels.draw_endpoints[(-(-longest // _TILE), len(batches))](
-                    sampler._about,
-                    self.launch.descriptor,
-                    i * len(batches),
-                    LIMITS=requests[0].time_max is not None,
-                    WINDOW=requests[0].time_min is not None,
-                    OUT_WIDE=wide,
-                    T=_TILE,
-                    **sampler._modes,
-                )
+                    sampler._about, self.launch.descriptor, i * len(batches),
+                    LIMITS=requests[0].time_max is not None, WINDOW=requests[0].time_min is not None,
+                    OUT_WIDE=wide, T=_TILE, **sampler._modes,
+                )  # fmt: skip
         if self._unique:
             self._number()
         self._late = Readback(self.launch.state)

@@ -290,22 +290,9 @@ class PendingHGT:
         if plan.num_jobs:
             slots, nodes = tile_of(limit)
             kernels.list_neighbors[(-(-plan.frontier // nodes), plan.num_jobs)](
-                plan.jobs,
-                counts,
-                self._keys,
-                num_scopes,
-                num_types,
-                max_nodes,
-                hop,
-                self._node,
-                self._copy,
-                key,
-                value,
-                LIMIT=limit,
-                SLOTS=slots,
-                B=nodes,
-                num_warps=1,
-            )
+                plan.jobs, counts, self._keys, num_scopes, num_types, max_nodes, hop, self._node, self._copy,
+                key, value, LIMIT=limit, SLOTS=slots, B=nodes, num_warps=1,
+            )  # fmt: skip
         key, order = torch.sort(key[:list_length], stable=True)
         piece = value[order]
         first = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
@@ -322,20 +309,9 @@ class PendingHGT:
         kernels.sum_squares[(num_scopes,)](scopes, counts, num_scopes, number, squares, running, T=_LONG_TILE)
         picked = torch.empty(max(plan.num_candidates, 1), dtype=torch.int8, device=device)
         kernels.draw_nodes[(num_scopes,)](
-            scopes,
-            counts,
-            self._keys,
-            num_scopes,
-            num_types,
-            hop,
-            self._node,
-            candidates,
-            running,
-            left,
-            picked,
-            T=_DRAWS_PER_TILE,
-            LONG=_LONG_TILE,
-        )
+            scopes, counts, self._keys, num_scopes, num_types, hop, self._node, candidates, running, left,
+            picked, T=_DRAWS_PER_TILE, LONG=_LONG_TILE,
+        )  # fmt: skip
         return candidates, budgets
 
     def finish(self) -> list[SampledSubgraph]:

@@ -180,34 +180,14 @@ class PendingInduced:
         self._keys = torch.full((num_slots,), kernels.EMPTY.value, dtype=torch.int64, device=device)
         self._local = torch.full((num_slots,), 2**31 - 1, dtype=torch.int32, device=device)
         kernels.enter_nodes[(-(-self._num_nodes // _SMALL_TILE),)](
-            scope_table,
-            node,
-            tree,
-            self._num_nodes,
-            sizes.size,
-            keys=self._keys,
-            local=self._local,
-            mask=self._mask,
-            DISJOINT=disjoint,
-            T=_SMALL_TILE,
-            **numbers,
-        )
+            scope_table, node, tree, self._num_nodes, sizes.size, keys=self._keys, local=self._local,
+            mask=self._mask, DISJOINT=disjoint, T=_SMALL_TILE, **numbers,
+        )  # fmt: skip
         degree, *about = (torch.empty(self._num_columns, dtype=torch.int64, device=device) for _ in range(4))
         kernels.measure_columns[(-(-self._num_columns // _SMALL_TILE),)](
-            self._segments,
-            column_table,
-            node,
-            tree,
-            self._num_columns,
-            len(segments),
-            degree=degree,
-            begin=about[0],
-            base=about[1],
-            dst=about[2],
-            DISJOINT=disjoint,
-            T=_SMALL_TILE,
-            **numbers,
-        )
+            self._segments, column_table, node, tree, self._num_columns, len(segments), degree=degree,
+            begin=about[0], base=about[1], dst=about[2], DISJOINT=disjoint, T=_SMALL_TILE, **numbers,
+        )  # fmt: skip
         self._columns = degree if inducer.limit is not None else torch.cumsum(degree, 0), *about
         self._find()
 
@@ -247,42 +227,15 @@ class PendingInduced:
         state = torch.zeros(kernels.STATE_EDGES.value + num_segments, dtype=torch.int64, device=device)
         if inducer.limit is not None:
             kernels.find_chosen[(self._tile_capacity,)](
-                self._segments,
-                *self._columns,
-                self._num_columns,
-                self._num_batches,
-                self._node,
-                self._copy,
-                self._batches,
-                self._keys,
-                self._local,
-                self._mask,
-                self._tile_first,
-                count,
-                *self._found,
-                self._edge_capacity,
-                state,
-                LIMIT=inducer.limit,
-                SLOTS=slots,
-                B=columns,
-                num_warps=1,
-            )
+                self._segments, *self._columns, self._num_columns, self._num_batches, self._node, self._copy,
+                self._batches, self._keys, self._local, self._mask, self._tile_first, count, *self._found,
+                self._edge_capacity, state, LIMIT=inducer.limit, SLOTS=slots, B=columns, num_warps=1,
+            )  # fmt: skip
         else:
             kernels.find_edges[(inducer.programs,)](
-                self._segments,
-                *self._columns,
-                self._num_columns,
-                self._keys,
-                self._local,
-                self._mask,
-                self._tile_first,
-                count,
-                self._tile_capacity,
-                *self._found,
-                self._edge_capacity,
-                state,
-                T=_TILE,
-            )
+                self._segments, *self._columns, self._num_columns, self._keys, self._local, self._mask,
+                self._tile_first, count, self._tile_capacity, *self._found, self._edge_capacity, state, T=_TILE,
+            )  # fmt: skip
         self._tile_end = torch.cumsum(count, 0)
         self._late = Readback(state)
 

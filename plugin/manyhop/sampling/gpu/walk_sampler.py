@@ -71,20 +71,10 @@ class GPUWalkSampler:
         key = int(make_key(Use.WALK, *request.key))
         if num_walks:
             walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
-                self._steps,
-                self._stop,
-                self._bias,
-                *self._edges,
-                node,
-                node if edge_id is None else edge_id,
-                _as_int32(key >> 32),
-                _as_int32(key & 0xFFFFFFFF),
-                num_walks,
-                num_steps,
-                T=_WALKS_PER_PROGRAM,
-                enable_fp_fusion=False,
-                **self._modes,
-            )
+                self._steps, self._stop, self._bias, *self._edges, node, node if edge_id is None else edge_id,
+                _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), num_walks, num_steps, T=_WALKS_PER_PROGRAM,
+                enable_fp_fusion=False, **self._modes,
+            )  # fmt: skip
         return Walks(node=node, edge_id=edge_id)
 
 
@@ -111,14 +101,9 @@ class GPUNegativeWalks:
         key = int(make_key(Use.NEGATIVE_DST, *request.key))
         if num_walks:
             negative_walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
-                self._num_nodes,
-                node,
-                _as_int32(key >> 32),
-                _as_int32(key & 0xFFFFFFFF),
-                num_walks,
-                num_steps,
+                self._num_nodes, node, _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), num_walks, num_steps,
                 T=_WALKS_PER_PROGRAM,
-            )
+            )  # fmt: skip
         return node
 
 

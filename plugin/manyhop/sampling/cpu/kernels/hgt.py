@@ -80,16 +80,9 @@ def measure_columns(edges: Edges, nodes: Nodes, found: Found, modes: Modes, fano
 
 @kernel(void(edges_type, nodes_type, found_type, mode_type, nodes_type, int64[::1], int64, uint64[::1], int64))
 def add_budgets(
-    edges: Edges,
-    nodes: Nodes,
-    found: Found,
-    modes: Modes,
-    candidates: Nodes,
-    budgets: Ints,
-    max_neighbors: int,
-    request_key: U64s,
-    hop: int,
-) -> None:
+    edges: Edges, nodes: Nodes, found: Found, modes: Modes, candidates: Nodes, budgets: Ints,
+    max_neighbors: int, request_key: U64s, hop: int,
+) -> None:  # fmt: skip
     """Add the neighbours of the measured frontier: each gets one over the number of neighbours of the frontier node.
 
     Args:
@@ -151,15 +144,9 @@ _pick = without_replacement(_find)
 
 @kernel(void(nodes_type, mode_type, nodes_type, int64[::1], int64, int64[::1], uint64[::1], int64))
 def draw_nodes(
-    nodes: Nodes,
-    modes: Modes,
-    candidates: Nodes,
-    budgets: Ints,
-    sums: int,
-    num_samples: Ints,
-    request_key: U64s,
-    hop: int,
-) -> None:
+    nodes: Nodes, modes: Modes, candidates: Nodes, budgets: Ints, sums: int, num_samples: Ints,
+    request_key: U64s, hop: int,
+) -> None:  # fmt: skip
     """Draw candidates of all types, in proportion to the squares of their budgets, and add them to the batch.
 
     Args:

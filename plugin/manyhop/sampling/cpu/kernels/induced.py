@@ -192,16 +192,9 @@ def _drop(found: Found, t: int, first: int, n: int) -> int:
 
 @kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64, uint64[::1], int64[::1], int64))
 def induce_edges(
-    edges: Edges,
-    nodes: Nodes,
-    found: Found,
-    modes: Modes,
-    t: int,
-    limit: int,
-    request_key: U64s,
-    state: Ints,
+    edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, limit: int, request_key: U64s, state: Ints,
     capacity: int,
-) -> int:
+) -> int:  # fmt: skip
     """Find the edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:

@@ -143,15 +143,9 @@ def hash_of(tree: np.uint64, node: np.uint64) -> np.uint64:
 
 @helper
 def find(
-    slots: npt.NDArray[np.uint64],
-    mask: np.uint64,
-    stamp: np.uint64,
-    h: np.uint64,
-    tree: np.uint64,
-    node: np.uint64,
-    nodes_of_batch: npt.NDArray[np.uint64],
-    trees_of_batch: npt.NDArray[np.uint64],
-) -> tuple[np.uint64, bool]:
+    slots: npt.NDArray[np.uint64], mask: np.uint64, stamp: np.uint64, h: np.uint64, tree: np.uint64,
+    node: np.uint64, nodes_of_batch: npt.NDArray[np.uint64], trees_of_batch: npt.NDArray[np.uint64],
+) -> tuple[np.uint64, bool]:  # fmt: skip
     """Return the slot that holds (tree, node), or the empty one where it belongs; and whether it exists."""
     at = h & mask
     while True:

@@ -58,17 +58,9 @@ def _candidate(edges: Edges, t: int, weighted: bool, begin: int, d: int, r: np.u
 
 @helper
 def _biased(
-    edges: Edges,
-    t: int,
-    weighted: bool,
-    begin: int,
-    d: int,
-    key: np.uint64,
-    before: np.int64,
-    lookup: Ints,
-    back: float,
-    away: float,
-) -> int:
+    edges: Edges, t: int, weighted: bool, begin: int, d: int, key: np.uint64, before: np.int64, lookup: Ints,
+    back: float, away: float,
+) -> int:  # fmt: skip
     most = max(max(back, 1.0), away)
     for attempt in range(ATTEMPTS):
         position = _candidate(edges, t, weighted, begin, d, draw(key, np.uint64(1 + 2 * attempt)))
@@ -93,15 +85,9 @@ def _biased(
 
 @kernel(void(edges_type, int64[::1], uint64[::1], float64[::1], int64[::1], float64[::1], int64[:, ::1], int64[:, ::1]))
 def walk(
-    edges: Edges,
-    steps: Ints,
-    key: U64s,
-    stop: F64s,
-    lookup: Ints,
-    bias: F64s,
-    node: npt.NDArray[np.int64],
+    edges: Edges, steps: Ints, key: U64s, stop: F64s, lookup: Ints, bias: F64s, node: npt.NDArray[np.int64],
     edge_id: npt.NDArray[np.int64],
-) -> None:
+) -> None:  # fmt: skip
     """Walk from ``node[:, 0]``.
 
     Args:

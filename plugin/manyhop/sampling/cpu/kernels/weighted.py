@@ -40,17 +40,9 @@ _pick_one_by_one = without_replacement(find)
 
 @helper
 def pick_weighted(
-    edges: Edges,
-    t: int,
-    mode: Mode,
-    node: U64s,
-    start: U64s,
-    degree: U32s,
-    take: U32s,
-    k: int,
-    replace: bool,
+    edges: Edges, t: int, mode: Mode, node: U64s, start: U64s, degree: U32s, take: U32s, k: int, replace: bool,
     first_id: int,
-) -> int:
+) -> int:  # fmt: skip
     """Pick a chunk by weight; return the number of picks."""
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
     in_time = mode.temporal > 0 and edges[t].time != 0  # ranges are parts of columns

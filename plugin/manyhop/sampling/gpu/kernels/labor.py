@@ -90,20 +90,9 @@ def rank_key(r, weight, KIND: tl.constexpr):
 
 @triton.jit
 def _tile(
-    segment,
-    key,
-    k,
-    frontier,
-    labor,
-    base,
-    at,
-    n,
-    low,
-    high,
-    KIND: tl.constexpr,
-    DEPENDENCY: tl.constexpr,
+    segment, key, k, frontier, labor, base, at, n, low, high, KIND: tl.constexpr, DEPENDENCY: tl.constexpr,
     T: tl.constexpr,
-):
+):  # fmt: skip
     """Return of ``T`` entries from ``at`` on: whether they are picked, stored position, frontier node, weight.
 
     Args:
