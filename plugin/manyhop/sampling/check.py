@@ -203,22 +203,12 @@ def check_seed_edges(
     disjoint: bool,
     in_range: bool = True,
 ) -> None:
-    """Raise InputError if a batch of seed edges does not fit the sampler of a type; the range of ids is optional."""
-    check_edge_request(graph, request, negatives, in_range=in_range)
-    if request.edge_type != edge_type:
-        raise InputError(f"Expected seed edges of type {edge_type}, got {request.edge_type}.")
-    if request.time_max is not None and not disjoint:
-        raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
-
-
-def check_edge_request(
-    graph: Graph, request: EdgeRequest, negatives: NegativeSpec | None, *, in_range: bool = True
-) -> None:
-    """Raise InputError if a batch of seed edges does not fit the graph; the range of ids is optional.
+    """Raise InputError if a batch of seed edges does not fit the sampler of a type; the range of ids is optional.
 
     Excluded edges are checked when nodes are sampled: seed edges may have a type without edges in the graph.
     """
-    _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
+    if request.edge_type != edge_type:
+        raise InputError(f"Expected seed edges of type {edge_type}, got {request.edge_type}.")
     if request.src.shape != request.dst.shape:
         raise InputError(
             f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
@@ -240,6 +230,8 @@ def check_edge_request(
             _check_memory(name, times)
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max with time_min. Pass both.")
+    if request.time_max is not None and not disjoint:
+        raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
 
 
 def _check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:

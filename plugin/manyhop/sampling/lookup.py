@@ -89,19 +89,27 @@ class EdgeLookup(_Table[tuple[Ints, IntsOfAnySize]]):
         return np.repeat(np.arange(begin.size - 1), np.diff(begin)), destination
 
     def _build(self) -> tuple[Ints, IntsOfAnySize]:
-        csc = self._csc
-        num_dst = max(csc.num_dst, 1)
-        dst = np.repeat(np.arange(csc.num_dst, dtype=np.int64), np.diff(csc.colptr.numpy()))
-        key = csc.row.numpy() * np.int64(num_dst)
-        key += dst
-        key.sort()
-        first = np.ones(key.size, np.bool_)
-        np.not_equal(key[1:], key[:-1], out=first[1:])
+        begin, destination = build_table(self._csc, torch.device("cpu"))
+        return begin.numpy(), destination.numpy()
+
+
+def build_table(csc: CSC, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ``begin [num_src + 1] int64``, and destinations: those of source ``s`` at ``[begin[s], begin[s + 1])``."""
+    num_dst = max(csc.num_dst, 1)
+    degree = csc.colptr.to(device).diff()
+    key = csc.row.to(device, torch.int64) * num_dst
+    key += torch.repeat_interleave(torch.arange(csc.num_dst, device=device), degree, output_size=csc.num_edges)
+    if device.type == "cpu":
+        key.numpy().sort()  # a multiple of torch's speed
+    else:
+        key = key.sort().values
+    if key.numel():
+        first = torch.ones_like(key, dtype=torch.bool)
+        torch.ne(key[1:], key[:-1], out=first[1:])
         key = key[first]
-        smallest = np.arange(csc.num_src + 1, dtype=np.int64) * num_dst
-        begin = np.searchsorted(key, smallest).astype(np.int64)
-        key -= np.repeat(smallest[:-1], np.diff(begin))
-        return begin, key.astype(np.int32) if num_dst <= 2**31 else key
+    begin = torch.searchsorted(key, torch.arange(csc.num_src + 1, device=device) * num_dst)
+    key %= num_dst
+    return begin, key.to(torch.int32) if num_dst <= 2**31 else key
 
 
 def first_not_below(values: IntsOfAnySize, low: Ints, high: Ints, wanted: Ints) -> Ints:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.graph import Graph
-from manyhop.sampling.check import check_request, check_spec
+from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.cpu.tables import pages_edges
-from manyhop.sampling.cpu.workspace import (
-    Empty,
-    Workspace,
-    describe_edges,
-    empty,
-    induced_edges,
-    key_of,
-    node_columns,
-    nodes_per_hop,
-)
+from manyhop.sampling.cpu.sampler import HostSampler
+from manyhop.sampling.cpu.workspace import Workspace, induced_edges, key_of, node_columns, nodes_per_hop
 
 _NO_LIMIT = 1 << 62
 
@@ -48,7 +37,7 @@ class _Memory:
             self.sums = np.empty(2 * (n + n // 4), np.float64)
 
 
-class CPUHGTSampler:
+class CPUHGTSampler(HostSampler):
     """Samples layer by layer, with a budget per node type; safe to call from multiple threads.
 
     Args:
@@ -61,33 +50,17 @@ class CPUHGTSampler:
         GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
     """
 
-    def __init__(self, graph: Graph, spec: HGTSpec, *, empty: Empty = empty) -> None:
-        check_spec(graph, spec)
-        self.graph = graph
-        self.spec = spec
-        self._empty = empty
-        self._prepare()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"graph": self.graph, "spec": self.spec, "_empty": self._empty}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
+    spec: HGTSpec
 
     def _prepare(self) -> None:
         from manyhop.sampling.cpu.kernels import hgt
         from manyhop.sampling.cpu.kernels import hop as hop_kernels
 
         self._kernels, self._rehash = hgt, hop_kernels.rehash_type
-        graph = self.graph
-        self._edges = describe_edges(graph)
-        self._edges["pages"] = pages_edges(graph)
-        self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
+        super()._prepare()
         limit = self.spec.max_neighbors
         self._fanout = np.full(len(self._edges), -1 if limit is None else limit, np.int64)
-        self._num_samples = np.array([self.spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
-        self._local = threading.local()
+        self._num_samples = np.array([self.spec.num_samples[t] for t in self.graph.node_types], np.int64).T.copy()
 
     def _memory(self) -> _Memory:
         memory: _Memory | None = getattr(self._local, "memory", None)
@@ -108,13 +81,9 @@ class CPUHGTSampler:
         ws.begin()
         memory.candidates.begin()
         key = key_of(request.key)
-        seeds = np.zeros((len(request.seeds), 3), np.int64)
-        keep = [ids.contiguous() for ids in request.seeds.values()]
-        for i, (node_type, ids) in enumerate(zip(request.seeds, keep, strict=True)):
-            t = self.graph.node_types.index(node_type)
-            seeds[i] = t, ids.data_ptr(), ids.numel()
-            ws.reserve_seeds(t, ids.numel())
+        seeds, keep = self._seeds(ws, request)
         self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
+        del keep
         counts = [ws.nodes["count"].tolist()]
         for hop, num_samples in enumerate(self._num_samples):
             self._hop(memory, counts[-1], num_samples, key, hop)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, Graph
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import (
@@ -32,21 +32,18 @@ _HUGE_FANOUT = 1 << 16
 _BYTES_PER_EDGE = 24  # of a sample
 
 
-class CPUSampler:
-    """Samples neighbours on the CPU; safe to call from multiple threads, which run in parallel.
+class HostSampler:
+    """A graph as kernels see it, and the memory of each thread: the frame of samplers on the CPU.
 
     Args:
         graph: the topology, in CPU memory.
         spec: how to sample; identical for all requests.
         empty: makes the tensors of the results; pipelines pass recycled memory.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
-        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
     """
 
-    def __init__(self, graph: Graph, spec: NeighborSpec, *, empty: Empty = empty) -> None:
+    spec: NeighborSpec | HGTSpec
+
+    def __init__(self, graph: Graph, spec: NeighborSpec | HGTSpec, *, empty: Empty = empty) -> None:
         check_spec(graph, spec)
         self.graph = graph
         self.spec = spec
@@ -61,24 +58,61 @@ class CPUSampler:
         self._prepare()
 
     def _prepare(self) -> None:
+        graph, spec = self.graph, self.spec
+        self._edges = describe_edges(graph, temporal=isinstance(spec, NeighborSpec) and spec.temporal is not None)
+        self._edges["pages"] = pages_edges(graph)
+        self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
+        self._type_index = {t: i for i, t in enumerate(graph.node_types)}
+        self._local = threading.local()
+
+    def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
+        """Reserve memory for the seeds. Return their table for kernels, and tensors that must outlive the batch."""
+        rows, keep = [], []
+        for node_type, ids in request.seeds.items():
+            t = self._type_index[node_type]
+            keep.append(ids.contiguous())
+            rows.append((t, keep[-1].data_ptr(), ids.numel()))
+            ws.reserve_seeds(t, ids.numel())
+        for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
+            ws.mode[column] = 0
+            if times is not None:
+                each = [times[t] for t in request.seeds]
+                keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
+                ws.mode[column] = keep[-1].data_ptr()
+        return np.array(rows, np.int64).reshape(-1, 3), keep
+
+
+class CPUSampler(HostSampler):
+    """Samples neighbours on the CPU; safe to call from multiple threads, which run in parallel.
+
+    Args:
+        graph: the topology, in CPU memory.
+        spec: how to sample; identical for all requests.
+        empty: makes the tensors of the results; pipelines pass recycled memory.
+
+    Raises:
+        InputError: the spec does not fit the graph, or a request does not fit the spec.
+        GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
+        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
+    """
+
+    spec: NeighborSpec
+
+    def _prepare(self) -> None:
         from manyhop.sampling.cpu.kernels import hop
         from manyhop.system.numba_kernels import prepare
 
         self._kernels = hop
         self._sample_plain, self._sample_any = self._batch_kernels()
         prepare(self._sample_plain, hop.rehash_type, hop.copy_arrays)
+        super()._prepare()
         graph, spec = self.graph, self.spec
-        self._edges = describe_edges(graph, temporal=spec.temporal is not None)
-        self._edges["pages"] = pages_edges(graph)
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
         self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
         if not self._replaces():
             self._bound_fanouts()
-        self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
-        self._type_index = {t: i for i, t in enumerate(graph.node_types)}
-        self._local = threading.local()
 
     def _batch_kernels(self) -> tuple[Any, Any]:
         """Return the smallest kernel that samples a batch, and that for requests which exclude edges."""
@@ -139,22 +173,6 @@ class CPUSampler:
                 outputs = self._allocate(ws)
         del keep
         return self._result(ws, outputs, counts.tolist(), key)
-
-    def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
-        """Reserve memory for the seeds. Return their table for kernels, and tensors that must outlive the batch."""
-        rows, keep = [], []
-        for node_type, ids in request.seeds.items():
-            t = self._type_index[node_type]
-            keep.append(ids.contiguous())
-            rows.append((t, keep[-1].data_ptr(), ids.numel()))
-            ws.reserve_seeds(t, ids.numel())
-        for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
-            ws.mode[column] = 0
-            if times is not None:
-                each = [times[t] for t in request.seeds]
-                keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
-                ws.mode[column] = keep[-1].data_ptr()
-        return np.array(rows, np.int64).reshape(-1, 3), keep
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Pass the excluded edges to the kernels. The number of edges is known at the end of the batch only."""

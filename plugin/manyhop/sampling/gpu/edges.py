@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_edge_request, check_negatives, check_seed_edges
+from manyhop.sampling.check import check_negatives, check_seed_edges
 from manyhop.sampling.contract import (
     BatchKey,
     EdgeRequest,
@@ -149,13 +149,17 @@ class GPUEdgeSampler:
         """Raise InputError if requests do not fit the graph, the sampler or each other, except for ranges of ids."""
         if not requests:
             raise InputError("Expected at least one request, got none.")
-        for request in requests:
-            check_seed_edges(  # ranges are checked by the kernel
-                self.graph, self.edge_type, request, self.negatives, disjoint=self.disjoint, in_range=False
-            )
+        self.check_each(requests, in_range=False)  # ranges are checked by the kernel
         for name in ("time_max", "time_min"):
             if len({getattr(request, name) is None for request in requests}) > 1:
                 raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
+
+    def check_each(self, requests: Sequence[EdgeRequest], *, in_range: bool = True) -> None:
+        """Raise InputError if a request does not fit the graph or the sampler; the range of ids is optional."""
+        for request in requests:
+            check_seed_edges(
+                self.graph, self.edge_type, request, self.negatives, disjoint=self.disjoint, in_range=in_range
+            )
 
 
 class PendingEdges:
@@ -307,8 +311,7 @@ class Endpoints:
         state = self._late.wait().tolist()
         if state[_NUM_BAD]:
             for sampler, requests in zip(self._samplers, self._requests, strict=True):
-                for request in requests:
-                    check_edge_request(sampler.graph, request, sampler.negatives)
+                sampler.check_each(requests)
         changed: bool = state[_NUM_LEFT] > 0
         if changed:
             failed = self.launch.failed.cpu().numpy().reshape(-1, self.layout.pitch)

@@ -7,12 +7,11 @@ import functools
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import CSC
 from manyhop.sampling.gpu.kernels.primitives import TILE, fill_indptr
-from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, check_pairs
+from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, build_table, check_pairs
 from manyhop.system.triton_launch import Kernel, as_current
 
 
@@ -40,7 +39,7 @@ class GPUEdgeLookup(EdgeLookup):
                     f"GiB on {device}, {free / 2**30:.2f} GiB are free. {remedy}"
                 )
         super(EdgeLookup, self).__init__(csc, device, remedy)
-        self.begin, self.destination = _build(csc, device)
+        self.begin, self.destination = build_table(csc, device)
 
     def _build(self) -> tuple[Ints, IntsOfAnySize]:
         return self.begin.cpu().numpy(), self.destination.cpu().numpy()
@@ -49,23 +48,6 @@ class GPUEdgeLookup(EdgeLookup):
 def _cached(device: torch.device) -> int:
     """Return the bytes that torch's allocator caches."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
-def _build(csc: CSC, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ``begin [num_src + 1] int64``, and destinations: those of source ``s`` at ``[begin[s], begin[s + 1])``."""
-    num_dst = max(csc.num_dst, 1)
-    degree = csc.colptr.to(device).diff()
-    key = csc.row.to(device, torch.int64) * num_dst
-    key += torch.repeat_interleave(torch.arange(csc.num_dst, device=device), degree, output_size=csc.num_edges)
-    key = key.sort().values
-    if key.numel():
-        first = torch.ones_like(key, dtype=torch.bool)
-        torch.ne(key[1:], key[:-1], out=first[1:])
-        key = key[first]
-    smallest = torch.arange(csc.num_src + 1, device=device) * num_dst
-    begin = torch.searchsorted(key, smallest)
-    key %= num_dst
-    return begin, key.to(torch.int32) if num_dst <= 2**31 else key
 
 
 _MOST_TILES = 64

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.edges import finish_count
+from manyhop.sampling.gpu.kernels.hops.edges import finish_count, frontier_of
 from manyhop.sampling.gpu.kernels.primitives import below, draw, first_above, first_above_one, fold, load_ids, unit
 from manyhop.sampling.gpu.kernels.tables import follow
 
@@ -134,16 +134,6 @@ def _tile(
 
 
 @triton.jit
-def frontier_size(segment, counts, hop, num_type_ranges, EXPAND_ALL: tl.constexpr):
-    """Return the number of frontier nodes of a segment."""
-    dst = tl.load(segment + t.DST)
-    n = tl.load(counts + hop * num_type_ranges + dst)
-    if not EXPAND_ALL:
-        n -= tl.load(counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
-    return n
-
-
-@triton.jit
 def _chunk(entries, hop, num_segments, r, T: tl.constexpr):
     """Return the number of entries of a segment in this hop, and start and end of the chunk of this program."""
     n = tl.load(entries + (hop + 1) * num_segments + r) - tl.load(entries + hop * num_segments + r)
@@ -166,7 +156,7 @@ def labor_mark(
     if begin < end:
         k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
         base = tl.load(segment + t.FRONTIER_BASE)
-        num_frontier = frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL)
+        _, num_frontier = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(begin, end, T):
             low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
             high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
@@ -214,8 +204,7 @@ def labor_place(
     if (begin < end) & fits:
         k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
         base = tl.load(segment + t.FRONTIER_BASE)
-        num_frontier = frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL)
-        first = tl.load(nodes.counts + hop * num_type_ranges + tl.load(segment + t.DST)) - num_frontier
+        first, num_frontier = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         to = tl.load(segment + t.EDGE_BASE) + done + before
         for at in range(begin, end, T):
             low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.labor import SMALLEST_BY_WEIGHT, frontier_size, rank_key, share, variate
+from manyhop.sampling.gpu.kernels.hops.edges import frontier_of
+from manyhop.sampling.gpu.kernels.labor import SMALLEST_BY_WEIGHT, rank_key, share, variate
 from manyhop.sampling.gpu.kernels.primitives import first_not_below, load_ids
 from manyhop.sampling.gpu.kernels.tables import follow
 
@@ -64,19 +65,15 @@ def labor_scale(
     follow()
     r = tl.program_id(1).to(tl.int64)
     segment = tables.segments + r * t.SEGMENT_COLUMNS
-    k, weight = (
-        tl.load(labor.wanted + hop * num_segments + r),
-        tl.load(segment + t.WEIGHT).to(tl.pointer_type(tl.float64)),
-    )
-    if (k != 0) & (tl.load(segment + t.WEIGHT) != 0):
-        base, n = (
-            tl.load(segment + t.FRONTIER_BASE),
-            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
-        )
+    k, weight = tl.load(labor.wanted + hop * num_segments + r), tl.load(segment + t.WEIGHT)
+    if (k != 0) & (weight != 0):
+        base = tl.load(segment + t.FRONTIER_BASE)
+        _, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
-                column = weight + tl.load(frontier.start + base + i, mask=mine, other=0)
+                start = tl.load(frontier.start + base + i, mask=mine, other=0)
+                column = weight.to(tl.pointer_type(tl.float64)) + start
                 total, positive = tl.zeros([B], tl.float64), tl.zeros([B], tl.int64)
                 for begin in range(0, longest, W):
                     w = _weights(column, begin, d, W)
@@ -138,10 +135,8 @@ def labor_rank(
     segment = tables.segments + r * t.SEGMENT_COLUMNS
     k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
     if k != 0:
-        base, n = (
-            tl.load(segment + t.FRONTIER_BASE),
-            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
-        )
+        base = tl.load(segment + t.FRONTIER_BASE)
+        _, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
@@ -193,11 +188,8 @@ def labor_weigh(
     num_edges = tl.load(edges.counts + (hop + 1) * num_segments + r) - done
     weighted = tl.load(segment + t.WEIGHT) != 0
     if num_edges > 0:
-        edge_base, n = (
-            tl.load(segment + t.EDGE_BASE) + done,
-            frontier_size(segment, nodes.counts, hop, num_type_ranges, EXPAND_ALL),
-        )
-        local = tl.load(nodes.counts + hop * num_type_ranges + tl.load(segment + t.DST)) - n
+        edge_base = tl.load(segment + t.EDGE_BASE) + done
+        local, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         x = labor.value + edge_base
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i = at + tl.arange(0, B).to(tl.int64)

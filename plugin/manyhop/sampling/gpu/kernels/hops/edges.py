@@ -41,6 +41,15 @@ def columns(segment, v, act):
 
 
 @triton.jit
+def frontier_of(counts, hop, num_type_ranges, dst, EXPAND_ALL: tl.constexpr):
+    """Return the frontier of a type range: the local id of its first node, and the number of nodes."""
+    begin = tl.zeros([], tl.int64)
+    if not EXPAND_ALL:
+        begin = tl.load(counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
+    return begin, tl.load(counts + hop * num_type_ranges + dst) - begin
+
+
+@triton.jit
 def limits(time_max, time_min, tree, act, TIMED: tl.constexpr, WINDOW: tl.constexpr):
     """Return the limits of time of trees."""
     latest, earliest = tree, tree
@@ -77,10 +86,7 @@ def count(
     segment = tables.segments + r * t.SEGMENT_COLUMNS
     k = tl.load(tables.fanouts + hop * num_segments + r)
     dst, base = tl.load(segment + t.DST), tl.load(segment + t.DST_BASE)
-    begin = tl.zeros([], tl.int64)
-    if not EXPAND_ALL:
-        begin = tl.load(nodes.counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
-    n = tl.load(nodes.counts + hop * num_type_ranges + dst) - begin
+    begin, n = frontier_of(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
     if k == 0:
         n = n * 0
     done = tl.load(edges.counts + hop * num_segments + r)
@@ -287,10 +293,7 @@ def pick(
     k = tl.load(tables.fanouts + hop * num_segments + r)
     if (tl.load(edges.counts + (hop + 1) * num_segments + r) > done) & (k > 0) & (k <= MOST):
         dst, base = tl.load(segment + t.DST), tl.load(segment + t.DST_BASE)
-        begin = tl.zeros([], tl.int64)
-        if not EXPAND_ALL:
-            begin = tl.load(nodes.counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
-        n = tl.load(nodes.counts + hop * num_type_ranges + dst) - begin
+        begin, n = frontier_of(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         stamp = tl.load(seeds.stamps)
         edge_base = tl.load(segment + t.EDGE_BASE) + done

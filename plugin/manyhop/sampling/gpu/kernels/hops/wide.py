@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.edges import MOST, columns, node_keys, num_positive
+from manyhop.sampling.gpu.kernels.hops.edges import MOST, columns, frontier_of, node_keys, num_positive
 from manyhop.sampling.gpu.kernels.hops.weighted import AHEAD, CHUNK, MAX_REPEATS, find_one, prefetch
 from manyhop.sampling.gpu.kernels.primitives import below, draw, first_above, unit
 from manyhop.sampling.gpu.kernels.tables import follow
@@ -31,15 +31,6 @@ def _is_whole(segment, d, p, k, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, L
     return whole
 
 
-@triton.jit
-def _frontier_nodes(counts, hop, num_type_ranges, dst, EXPAND_ALL: tl.constexpr):
-    """Return the frontier of a type range: the local id of its first node, and the number of nodes."""
-    begin = tl.zeros([], tl.int64)
-    if not EXPAND_ALL:
-        begin = tl.load(counts + (hop - 1) * num_type_ranges + dst, mask=hop > 0, other=0)
-    return begin, tl.load(counts + hop * num_type_ranges + dst) - begin
-
-
 @triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
 def spread(
     tables, nodes, frontier, edges, hop, num_type_ranges, num_segments,
@@ -55,7 +46,7 @@ def spread(
     k = tl.load(tables.fanouts + hop * num_segments + r)
     if (more > 0) & ((k < 0) | (k > MOST)):
         dst = tl.load(segment + t.DST)
-        begin, n = _frontier_nodes(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
+        begin, n = frontier_of(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
         edge_base = tl.load(segment + t.EDGE_BASE) + done
         entry_base = tl.load(segment + t.FRONTIER_BASE)
         for at in range(tl.program_id(0) * T, more, tl.num_programs(0) * T):
@@ -93,7 +84,7 @@ def pick_wide(
     k = tl.load(tables.fanouts + hop * num_segments + r)
     if (tl.load(edges.counts + (hop + 1) * num_segments + r) > done) & ((k < 0) | (k > MOST)):
         dst, base = tl.load(segment + t.DST), tl.load(segment + t.DST_BASE)
-        begin, n = _frontier_nodes(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
+        begin, n = frontier_of(nodes.counts, hop, num_type_ranges, dst, EXPAND_ALL)
         node_bits, pos_bits, key_bits = tl.load(tables.bits), tl.load(tables.bits + 1), tl.load(tables.bits + 2)
         entry_base = tl.load(segment + t.FRONTIER_BASE)
         share = tl.minimum(tl.cdiv(n, tl.num_programs(0)), LOOK)
