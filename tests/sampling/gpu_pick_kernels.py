@@ -35,8 +35,6 @@ def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, K: tl.constexpr, KP
         pick = picks.with_replacement(keys, entries, KP)
     elif MODE == "last":
         pick = picks.last(entries, fanout, KP)
-    elif MODE == "all":
-        pick = picks.everything(entries, KP)
     else:
         pick = picks.without_replacement(keys, entries, fanout, K, KP)
     tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])

@@ -82,18 +82,6 @@ def test_unweighted_picks(mode: str, case: tuple[int, list[int], list[int], list
         assert out[i, : int(taken[i])].tolist() == want
 
 
-@settings(max_examples=20, deadline=None)
-@given(lengths=st.lists(st.integers(0, 16), min_size=1, max_size=24))
-def test_everything(lengths: list[int]) -> None:
-    n, width, tile = len(lengths), 16, 8
-    out = torch.full((n, width), -1, dtype=torch.int64)
-    taken = torch.full((n,), -1, dtype=torch.int32)
-    key, d, k = torch.zeros(n, dtype=torch.int64), torch.tensor(lengths), torch.full((n,), -1, dtype=torch.int32)
-    kernels.unweighted[(-(-n // tile),)](key, d, k, out, taken, n, "all", width, width, tile)
-    for i, length in enumerate(lengths):
-        assert out[i, : int(taken[i])].tolist() == list(range(length))
-
-
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize("probes", [2, 8])
 @settings(max_examples=40, deadline=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -21,10 +20,8 @@ def count_buckets(col: int, wide: bool, begin: int, end: int, shift: int, counts
     """Add the edges ``begin .. end - 1`` to the counts of their buckets.
 
     Args:
-        col: address of ``[num_edges]`` int64 (if ``wide``) or int32 destinations.
-        wide: see there.
-        begin: first edge.
-        end: the one after the last.
+        col, wide: address of ``[num_edges]`` destinations, int64 (``wide``) or int32.
+        begin, end: range of edges.
         shift: the bucket of a destination is ``destination >> shift``.
         counts: address of ``[num_buckets]``, zeros; written.
     """
@@ -46,17 +43,11 @@ def deal(
     """Deal the edges ``begin .. end - 1`` out to buckets, in their order.
 
     Args:
-        row: address of ``[num_edges]`` int64 (if ``row_wide``) or int32 sources.
-        row_wide: whether they are int64.
-        col: address of the destinations.
-        col_wide: whether they are int64.
-        begin: first edge.
-        end: the one after the last.
-        shift: the bucket of a destination is ``destination >> shift``.
+        row, row_wide, col, col_wide: sources and destinations; see :func:`count_buckets`, also for ``shift``.
+        begin, end: range of edges.
         cursor: address of ``[num_buckets]``: position of each bucket's next edge; changed.
-        row_out: address of ``[num_edges] int32``, written: sources.
-        col_out: like ``row_out``, for destinations; 0: not needed.
-        position_out: like ``row_out``, for positions in the input.
+        row_out, col_out, position_out: addresses of ``[num_edges] int32``, written: sources, destinations (0: not
+            needed) and positions in the input.
     """
     wide_row, narrow_row, wide_col, narrow_col = i64(row, end), i32(row, end), i64(col, end), i32(col, end)
     rooms = i64(cursor, _ANY)
@@ -79,13 +70,9 @@ def settle(
     """Group the edges of one bucket by destination, in place and in their order.
 
     Args:
-        row: address of ``[num_edges] int32`` sources, changed.
-        col: address of the destinations, read.
-        position: address of the positions, changed.
-        begin: first edge of the bucket.
-        end: the one after the last.
-        first: first destination of the bucket.
-        num_columns: how many it has.
+        row, col, position: addresses of ``[num_edges] int32``: sources and positions, changed; destinations.
+        begin, end: range of the edges of the bucket.
+        first, num_columns: first destination of the bucket, and their number.
         colptr: address of ``[num_dst + 1] int64``; entries ``first .. first + num_columns - 1`` are written.
         scratch: address of ``[2 * (end - begin)] int32``, then ``[num_columns] int64`` at the next multiple of 8.
     """
@@ -117,10 +104,8 @@ def point(col: int, wide: bool, begin: int, end: int, num_edges: int, colptr: in
     """Write the column pointers of edges that are in order of destination already.
 
     Args:
-        col: address of ``[num_edges]`` int64 (if ``wide``) or int32 destinations, ascending.
-        wide: see there.
-        begin: first edge of this pass, which writes the pointers after the destination of the edge before.
-        end: the one after the last.
+        col, wide: destinations, ascending; see :func:`count_buckets`.
+        begin, end: range of edges; writes the pointers after the destination of the edge before.
         num_edges: how many there are.
         colptr: address of ``[num_dst + 1] int64``, zeros; written up to the destination of edge ``end - 1``.
     """
@@ -177,12 +162,10 @@ def sort_by_time(
 
     Args:
         colptr: address of ``[num_dst + 1] int64``.
-        first: first column.
-        last: the one after the last.
+        first, last: range of columns.
         of_input: address of ``[num_edges] int64`` times in the order of the input.
         time: address of ``[num_edges] int64``, written: times in stored order.
-        row: address of ``[num_edges] int32`` sources, changed.
-        position: address of ``[num_edges] int32`` positions in the input, changed.
+        row, position: addresses of ``[num_edges] int32`` sources and positions in the input, changed.
         scratch: address of 16 bytes for each edge of the longest of these columns.
     """
     begins = i64(colptr, last + 1)
@@ -209,32 +192,26 @@ def sort_by_time(
 _ONE, _HALF, _FULL = np.uint64(1), np.uint64(32), np.uint64(1 << 32)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@helper
 def _share(weight: float, total: float, size: float) -> np.uint64:
     """Return each entry's share of the column; a full entry has 2^32 units."""
     return np.uint64(weight / total * size + 0.5)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _next_light(weight: npt.NDArray[np.float64], total: float, size: float, q: np.uint64) -> np.uint64:
-    while q < np.uint64(weight.size) and _share(weight[q], total, size) >= _FULL:
+@helper
+def _next(heavy: bool, weight: npt.NDArray[np.float64], total: float, size: float, q: np.uint64) -> np.uint64:
+    """Return the first heavy, or light, entry from ``q`` on."""
+    while q < np.uint64(weight.size) and (_share(weight[q], total, size) >= _FULL) != heavy:
         q += _ONE
     return q
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _next_heavy(weight: npt.NDArray[np.float64], total: float, size: float, q: np.uint64) -> np.uint64:
-    while q < np.uint64(weight.size) and _share(weight[q], total, size) < _FULL:
-        q += _ONE
-    return q
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@helper
 def _sweep(weight: npt.NDArray[np.float64], total: float, alias: npt.NDArray[np.uint64]) -> None:
     """Fill up the light entries of a column, in stored order, from the heavy ones, in stored order."""
     d = np.uint64(weight.size)
     size = np.float64(d) * 2.0**32
-    light, heavy = _next_light(weight, total, size, np.uint64(0)), _next_heavy(weight, total, size, np.uint64(0))
+    light, heavy = _next(False, weight, total, size, np.uint64(0)), _next(True, weight, total, size, np.uint64(0))
     left = _share(weight[heavy], total, size) if heavy < d else _FULL
     while heavy < d:
         if left >= _FULL:
@@ -243,15 +220,15 @@ def _sweep(weight: npt.NDArray[np.float64], total: float, alias: npt.NDArray[np.
             share = _share(weight[light], total, size)
             alias[light] = share << _HALF | heavy
             left -= _FULL - share
-            light = _next_light(weight, total, size, light + _ONE)
+            light = _next(False, weight, total, size, light + _ONE)
         else:  # it has become light: the next heavy one fills it up
-            giver, heavy = heavy, _next_heavy(weight, total, size, heavy + _ONE)
+            giver, heavy = heavy, _next(True, weight, total, size, heavy + _ONE)
             if heavy < d:
                 alias[giver] = left << _HALF | heavy
                 left = _share(weight[heavy], total, size) - (_FULL - left)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel("boolean(int64[::1], float64[::1], uint64[::1], int64[::1])")
 def fill_aliases(
     colptr: npt.NDArray[np.int64],
     weight: npt.NDArray[np.float64],

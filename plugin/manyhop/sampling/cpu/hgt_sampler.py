@@ -10,7 +10,7 @@ import numpy.typing as npt
 from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.sampler import HostSampler
-from manyhop.sampling.cpu.workspace import Workspace, induced_edges, key_of, node_columns, nodes_per_hop
+from manyhop.sampling.cpu.workspace import Workspace, induced_edges, node_columns, nodes_per_hop
 
 _NO_LIMIT = 1 << 62
 
@@ -78,26 +78,18 @@ class CPUHGTSampler(HostSampler):
         check_request(self.graph, self.spec, request)
         memory = self._memory()
         ws = memory.batch
-        ws.begin()
-        memory.candidates.begin()
-        key = key_of(request.key)
+        ws.begin(request.key)
+        memory.candidates.begin(request.key)
         seeds, keep = self._seeds(ws, request)
         self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
         del keep
         counts = [ws.nodes["count"].tolist()]
         for hop, num_samples in enumerate(self._num_samples):
-            self._hop(memory, counts[-1], num_samples, key, hop)
+            self._hop(memory, counts[-1], num_samples, hop)
             counts.append(ws.nodes["count"].tolist())
-        return self._result(ws, counts, key)
+        return self._result(ws, counts)
 
-    def _hop(
-        self,
-        memory: _Memory,
-        counts: list[int],
-        num_samples: npt.NDArray[np.int64],
-        key: npt.NDArray[np.uint64],
-        hop: int,
-    ) -> None:
+    def _hop(self, memory: _Memory, counts: list[int], num_samples: npt.NDArray[np.int64], hop: int) -> None:
         """Extend the budgets by the neighbours of the nodes added last, then draw the next nodes."""
         ws, candidates = memory.batch, memory.candidates
         for i, dst in enumerate(self._edges["dst"].tolist()):
@@ -111,24 +103,14 @@ class CPUHGTSampler(HostSampler):
             memory.reserve_candidates(t, bound)
             ws.reserve_nodes(t, counts[t] + min(bound, int(num_samples[t])))
         ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found["most"].max(initial=0))))
-        kernels = self._kernels
-        kernels.add_budgets(
-            self._edges,
-            ws.nodes,
-            ws.found,
-            ws.mode,
-            candidates.nodes,
-            memory.addresses,
-            _NO_LIMIT if self.spec.max_neighbors is None else self.spec.max_neighbors,
-            key,
-            hop,
-        )
-        sums = memory.sums.ctypes.data
-        kernels.draw_nodes(ws.nodes, ws.mode, candidates.nodes, memory.addresses, sums, num_samples, key, hop)
+        limit = _NO_LIMIT if self.spec.max_neighbors is None else self.spec.max_neighbors
+        budgets = candidates.nodes, memory.addresses
+        self._kernels.add_budgets(self._edges, ws.nodes, ws.found, ws.mode, *budgets, limit, ws.key, hop)
+        self._kernels.draw_nodes(ws.nodes, ws.mode, *budgets, memory.sums.ctypes.data, num_samples, ws.key, hop)
 
-    def _result(self, ws: Workspace, counts: list[list[int]], key: npt.NDArray[np.uint64]) -> SampledSubgraph:
+    def _result(self, ws: Workspace, counts: list[list[int]]) -> SampledSubgraph:
         types, limit = self.graph.node_types, -1 if self.spec.max_neighbors is None else self.spec.max_neighbors
-        outputs = induced_edges(ws, self._edges, self._empty, key, limit)
+        outputs = induced_edges(ws, self._edges, self._empty, limit)
         found = dict(zip(self.graph.edge_types, outputs, strict=True))
         return SampledSubgraph(
             node=node_columns(ws, types, ("node",), self._empty)[0],

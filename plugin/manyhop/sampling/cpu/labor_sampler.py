@@ -68,7 +68,8 @@ class CPULaborSampler(CPUSampler):
         fanout = self._fanouts[ws.mode["hop"][0]]
         self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
         totals, longest = ws.found["total"].tolist(), int(ws.found["most"].max(initial=0))
-        scratch.reserve(longest, int(fanout.max(initial=0)), self._longest_frontier(ws))
+        frontier = int((ws.nodes["end"] - ws.nodes["begin"]).max(initial=0))
+        scratch.reserve(longest, int(fanout.max(initial=0)), frontier)
         if self._labor_spec.importance != 0:
             sources = [self._num_nodes[src] for _, src, _ in self._types]
             distinct = max(map(min, totals, sources), default=0)
@@ -80,13 +81,8 @@ class CPULaborSampler(CPUSampler):
             done = int(ws.found["num_done"][t] + ws.found["total"][t])
             ws.reserve_picked(t, max(2 * done, done + longest + int(fanout[t]) + c.CHUNK), done)
 
-    def _longest_frontier(self, ws: Workspace) -> int:
-        return int((ws.nodes["end"] - ws.nodes["begin"]).max(initial=0))
-
-    def _result(
-        self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]], key: npt.NDArray[np.uint64]
-    ) -> SampledSubgraph:
-        sample = super()._result(ws, outputs, counts, key)
+    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+        sample = super()._result(ws, outputs, counts)
         if not self._weighs:
             return sample
         weights = {}

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from manyhop.sampling.cpu.workspace import (
     empty,
     induced_edges,
     kept_edges,
-    key_of,
     node_columns,
     nodes_per_hop,
 )
@@ -150,14 +148,13 @@ class CPUSampler(HostSampler):
         """Sample around ``request.seeds``."""
         check_request(self.graph, self.spec, request, in_range=False)
         ws = self._workspace()
-        ws.begin()
+        ws.begin(request.key)
         seeds, keep = self._seeds(ws, request)
         keep += self._exclude(ws, request)
-        key = key_of(request.key)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
         ws.mode["hop"] = -1
         outputs: list[tuple[Tensor, Tensor]] = []
-        tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, key, counts)
+        tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, ws.key, counts)
         # Two calls, once the workspace is large enough: threads compete for the GIL after each.
         sample = self._sample_plain if request.exclude is None else self._sample_any
         while (state := sample(*tables)) != c.DONE:
@@ -172,7 +169,7 @@ class CPUSampler(HostSampler):
             else:
                 outputs = self._allocate(ws)
         del keep
-        return self._result(ws, outputs, counts.tolist(), key)
+        return self._result(ws, outputs, counts.tolist())
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Pass the excluded edges to the kernels. The number of edges is known at the end of the batch only."""
@@ -225,12 +222,10 @@ class CPUSampler(HostSampler):
             ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
         return outputs
 
-    def _result(
-        self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]], key: npt.NDArray[np.uint64]
-    ) -> SampledSubgraph:
+    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
         graph, spec = self.graph, self.spec
         if spec.subgraph == "induced":
-            outputs = induced_edges(ws, self._edges, self._empty, key)
+            outputs = induced_edges(ws, self._edges, self._empty)
         elif ws.mode["keep_all"][0]:
             outputs = kept_edges(ws, self._empty)
         elif self._num_hops == 0:

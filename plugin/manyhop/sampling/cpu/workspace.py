@@ -77,8 +77,9 @@ class Workspace:
         self.mode["set_mask"] = size - 1
         self.reserve_chunk(c.CHUNK)
 
-    def begin(self) -> None:
-        """Forget the batch before, also one that was broken off."""
+    def begin(self, key: Iterable[int]) -> None:
+        """Begin a batch. Forget the batch before, also one that was broken off."""
+        self.key = key_of(key)
         self.expect(0)
         nodes = self.nodes
         nodes["stamp"] += nodes["count"]
@@ -286,13 +287,11 @@ def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def induced_edges(
-    ws: Workspace, edges: c.Records, empty: Empty, key: npt.NDArray[np.uint64], limit: int = -1
-) -> list[tuple[Tensor, Tensor]]:
+def induced_edges(ws: Workspace, edges: c.Records, empty: Empty, limit: int = -1) -> list[tuple[Tensor, Tensor]]:
     """Return all edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
     Args:
-        key, limit: of the batch; cut longer columns to a choice of this many entries; -1: not.
+        limit: cut longer columns to a choice of this many entries; -1: not.
     """
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
     from manyhop.sampling.cpu.kernels.induced import induce_edges
@@ -307,7 +306,7 @@ def induced_edges(
             for name in ("row", "col", "id"):
                 kept.append(int(ws.found[f"kept_{name}"][i]))
                 ws.found[f"out_{name}"][i] = kept[-1]
-            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, limit, key, state, capacity)
+            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, limit, ws.key, state, capacity)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()

@@ -17,10 +17,11 @@ from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import induced as kernels
 from manyhop.sampling.gpu.kernels import tables
 from manyhop.sampling.gpu.launch.plan import edge_tables
-from manyhop.sampling.gpu.transfer import Readback, current_stream, on_stream, upload
+from manyhop.sampling.gpu.transfer import Readback, current_stream, run_on, upload
 
 Ints = npt.NDArray[np.int64]
 Edges = dict[EdgeType, Tensor]
+ByBatch = Sequence[Mapping[NodeType, Tensor]]
 
 _COLUMNS = [column.value for column in (tables.COLPTR, tables.ROW, tables.ROW_WIDE, tables.PERM, tables.PERM_WIDE)]
 _TILE = 512
@@ -97,11 +98,11 @@ class Inducer:
 
     def begin(
         self,
-        nodes: Sequence[Mapping[NodeType, Tensor]],
-        trees: Sequence[Mapping[NodeType, Tensor]] | None = None,
+        nodes: ByBatch,
+        trees: ByBatch | None = None,
         *,
         keys: Tensor | None = None,
-        copies: Sequence[Mapping[NodeType, Tensor]] | None = None,
+        copies: ByBatch | None = None,
     ) -> PendingInduced:
         """Enqueue the search on the current stream.
 
@@ -132,24 +133,16 @@ class PendingInduced:
     def __init__(
         self,
         inducer: Inducer,
-        nodes: Sequence[Mapping[NodeType, Tensor]],
-        trees: Sequence[Mapping[NodeType, Tensor]] | None,
+        nodes: ByBatch,
+        trees: ByBatch | None,
         keys: Tensor | None,
-        copies: Sequence[Mapping[NodeType, Tensor]] | None,
+        copies: ByBatch | None,
     ) -> None:
-        self._inducer = inducer
-        self._batches = keys
+        self._inducer, self._batches, self._num_batches = inducer, keys, len(nodes)
         self._stream = current_stream(inducer.device)
-        self._num_batches = len(nodes)
-        with on_stream(self._stream):
-            self._begin(nodes, trees, copies)
+        run_on(self._stream, self._begin, nodes, trees, copies)
 
-    def _begin(
-        self,
-        nodes: Sequence[Mapping[NodeType, Tensor]],
-        trees: Sequence[Mapping[NodeType, Tensor]] | None,
-        copies: Sequence[Mapping[NodeType, Tensor]] | None,
-    ) -> None:
+    def _begin(self, nodes: ByBatch, trees: ByBatch | None, copies: ByBatch | None) -> None:
         inducer = self._inducer
         graph, device = inducer.graph, inducer.device
         types = graph.node_types
@@ -241,8 +234,7 @@ class PendingInduced:
 
     def finish(self) -> list[InducedEdges]:
         """Wait for the counts, and return the edges; their tensors are written on the stream of ``begin``."""
-        with on_stream(self._stream):
-            return self._finish()
+        return run_on(self._stream, self._finish)
 
     def _finish(self) -> list[InducedEdges]:
         if self._num_columns == 0:

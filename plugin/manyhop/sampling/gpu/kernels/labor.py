@@ -134,6 +134,23 @@ def _tile(
 
 
 @triton.jit
+def _picks(
+    segment, key, k, frontier, labor, base, at, n, num_frontier,
+    KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Return ``_tile`` of ``T`` entries from ``at`` on; ``KIND_WITHOUT`` is for edge types without weights."""
+    low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
+    high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
+    if (KIND != KIND_WITHOUT) & (tl.load(segment + t.WEIGHT) == 0):
+        picked, edge, i, counted = _tile(
+            segment, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
+        )
+    else:
+        picked, edge, i, counted = _tile(segment, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T)
+    return picked, edge, i, counted
+
+
+@triton.jit
 def _chunk(entries, hop, num_segments, r, T: tl.constexpr):
     """Return the number of entries of a segment in this hop, and start and end of the chunk of this program."""
     n = tl.load(entries + (hop + 1) * num_segments + r) - tl.load(entries + hop * num_segments + r)
@@ -147,7 +164,7 @@ def labor_mark(
     tables, labor, nodes, frontier, hop, num_type_ranges, num_segments,
     KIND: tl.constexpr, KIND_WITHOUT: tl.constexpr, DEPENDENCY: tl.constexpr, EXPAND_ALL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Count the picked entries of each chunk. ``KIND_WITHOUT`` is for edge types without weights."""
+    """Count the picked entries of each chunk."""
     follow()
     r = tl.program_id(1).to(tl.int64)
     segment = tables.segments + r * t.SEGMENT_COLUMNS
@@ -156,31 +173,13 @@ def labor_mark(
     if begin < end:
         k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
         base = tl.load(segment + t.FRONTIER_BASE)
-        _, num_frontier = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
+        _first, num_frontier = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(begin, end, T):
-            low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
-            high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
-            if (KIND != KIND_WITHOUT) & (tl.load(segment + t.WEIGHT) == 0):
-                picked, _, _, _ = _tile(
-                    segment, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
-                )
-                picked_here += tl.sum(picked.to(tl.int64), 0)
-            else:
-                picked, _, _, _ = _tile(segment, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T)
-                picked_here += tl.sum(picked.to(tl.int64), 0)
+            picked, _edge, _i, _counted = _picks(
+                segment, key, k, frontier, labor, base, at, n, num_frontier, KIND, KIND_WITHOUT, DEPENDENCY, T
+            )
+            picked_here += tl.sum(picked.to(tl.int64), 0)
     tl.store(labor.chunk_count + r * tl.num_programs(0) + tl.program_id(0), picked_here)
-
-
-@triton.jit
-def _write(picked, edge, column, counted, to, edges, labor, KIND: tl.constexpr):
-    """Store the picked edges of a tile, in order. Return their number."""
-    ones = picked.to(tl.int64)
-    at = to + tl.cumsum(ones, 0) - ones
-    tl.store(edges.position + at, edge, mask=picked)
-    tl.store(edges.column + at, column.to(tl.int32), mask=picked)
-    if KIND == BY_SHARE:
-        tl.store(labor.value + at, counted, mask=picked)
-    return tl.sum(ones, 0)
 
 
 @triton.jit(do_not_specialize=["hop", "num_type_ranges", "num_segments"])
@@ -207,15 +206,13 @@ def labor_place(
         first, num_frontier = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         to = tl.load(segment + t.EDGE_BASE) + done + before
         for at in range(begin, end, T):
-            low = first_above_one(frontier.offset + base, at * 0, num_frontier, at) - 1
-            high = first_above_one(frontier.offset + base, low, num_frontier, tl.minimum(at + T, n) - 1)
-            if (KIND != KIND_WITHOUT) & (tl.load(segment + t.WEIGHT) == 0):
-                picked, edge, i, counted = _tile(
-                    segment, key, k, frontier, labor, base, at, n, low, high, KIND_WITHOUT, DEPENDENCY, T
-                )
-                to += _write(picked, edge, first + i, counted, to, edges, labor, KIND_WITHOUT)
-            else:
-                picked, edge, i, counted = _tile(
-                    segment, key, k, frontier, labor, base, at, n, low, high, KIND, DEPENDENCY, T
-                )
-                to += _write(picked, edge, first + i, counted, to, edges, labor, KIND)
+            picked, edge, i, counted = _picks(
+                segment, key, k, frontier, labor, base, at, n, num_frontier, KIND, KIND_WITHOUT, DEPENDENCY, T
+            )
+            ones = picked.to(tl.int64)
+            slot = to + tl.cumsum(ones, 0) - ones
+            tl.store(edges.position + slot, edge, mask=picked)
+            tl.store(edges.column + slot, (first + i).to(tl.int32), mask=picked)
+            if KIND == BY_SHARE:
+                tl.store(labor.value + slot, counted, mask=picked)
+            to += tl.sum(ones, 0)

@@ -68,7 +68,7 @@ def labor_scale(
     k, weight = tl.load(labor.wanted + hop * num_segments + r), tl.load(segment + t.WEIGHT)
     if (k != 0) & (weight != 0):
         base = tl.load(segment + t.FRONTIER_BASE)
-        _, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
+        _first, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:
@@ -136,7 +136,7 @@ def labor_rank(
     k, key = tl.load(labor.wanted + hop * num_segments + r), labor.keys + (hop * num_segments + r) * 4
     if k != 0:
         base = tl.load(segment + t.FRONTIER_BASE)
-        _, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
+        _first, n = frontier_of(nodes.counts, hop, num_type_ranges, tl.load(segment + t.DST), EXPAND_ALL)
         for at in range(tl.program_id(0) * B, n, tl.num_programs(0) * B):
             i, mine, d, longest = _mine(at, n, frontier.degree + base, B, LONGER, W)
             if longest > 0:

@@ -90,20 +90,13 @@ class Pool:
         Return ``None`` if the last launch filled little of a capacity that is not small, or if the device has too
         little memory.
         """
-        if not self.preallocates(workspace, num_batches):
+        filled = self._fill_ratio >= MIN_FILL_RATIO or workspace.total_capacity <= SMALL_RESULTS
+        if not filled or num_batches != self.shape.num_batches or workspace.extent.num_segments == 0:
             return None
         try:
             return Results(workspace.layout, workspace.max_sizes, num_batches, self.plan.device)
         except torch.OutOfMemoryError:
             return None
-
-    def preallocates(self, workspace: Workspace, num_batches: int) -> bool:
-        """Return whether to allocate results before their sizes are known."""
-        return (
-            (self._fill_ratio >= MIN_FILL_RATIO or workspace.total_capacity <= SMALL_RESULTS)
-            and num_batches == self.shape.num_batches
-            and workspace.extent.num_segments > 0
-        )
 
     def observe(self, workspace: Workspace, report: LaunchReport) -> None:
         """Update the share of the capacity that launches fill."""

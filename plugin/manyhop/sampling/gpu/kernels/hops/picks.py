@@ -33,12 +33,6 @@ def shown(x, s):
 
 
 @triton.jit
-def everything(d, KP: tl.constexpr):
-    """Pick all entries, in stored order."""
-    return tl.zeros_like(d)[None, :] + tl.arange(0, KP)[:, None].to(tl.int64)
-
-
-@triton.jit
 def last(d, k, KP: tl.constexpr):
     """Pick the last ``k`` entries, in stored order; all if there are at most ``k``."""
     return tl.maximum(d - k, 0)[None, :] + tl.arange(0, KP)[:, None].to(tl.int64)
