@@ -122,8 +122,8 @@ def _with_advice_on_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> st
     if share <= _WORTH_IT or report.waited_s <= report.first_wait_s:
         return report.advice
     return (
-        f"{report.advice}; attributes of edges, read in random order, take about {share:.0%} of making a batch: sort "
-        "the edges by destination, as data.sort(sort_by_row=False) does"
+        "sort the edges by destination, as data.sort(sort_by_row=False) does: reading their attributes in random order "
+        f"takes about {share:.0%} of making a batch; {report.advice}"
     )
 
 

@@ -42,7 +42,7 @@ def advise(
     if batches < 2:
         return "too few batches to judge"
     if waited <= 0.05 * (waited + step):
-        return "your step is the bottleneck: the loader hides behind it"
+        return "Training is the bottleneck: loading is fully overlapped"
     worst = max(making, key=making.__getitem__)
     made = sum(making.values())
     # Threads that keep up with the step: the number of batches made during one step, and 10 % more.
@@ -52,17 +52,17 @@ def advise(
         return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
     remedy = {
         "sampling": "fewer hops or smaller fanouts",
-        "gathering": "a smaller feature dtype (float16, bfloat16), or fewer attributes",
+        "gathering": "fewer attributes, or a smaller feature dtype (float16, bfloat16)",
         "assembling": "a cheaper transform",
     }[worst]
     if on_gpu:
-        return f"{share}: {remedy}"
+        return f"{share}: faster memory, if loader.placement names slower one; else {remedy}"
     if num_workers == 0 and wanted == 1 < cores:
         return f"your step takes {step / (waited + step):.0%} of the time: num_workers=1 hides the rest behind it"
     if wanted > num_workers:
         return f"{share}: num_workers={wanted}"
     if wanted == cores:
-        return f"{share} and all {cores} cores are in use: {remedy}"
+        return f"{share} and all {cores} cores are in use: more cores or a GPU; else {remedy}"
     return f"{share} although num_workers={num_workers} should do: other programs may use the cores; else {remedy}"
 
 
@@ -136,10 +136,10 @@ class StatsReport:
     """Share of the padded batches that fit into the first sizes; ``None``: no batch was padded."""
 
     seeds_per_s: float
-    """Seeds per second of the user's time (waiting and steps)."""
+    """Seeds per second of the user's time: steps, and waiting except for the very first batch."""
 
     edges_per_s: float
-    """Sampled edges per second of the user's time."""
+    """Sampled edges per second of the same time."""
 
     sample_s: float
     """Seconds in sampling, summed over threads; on a GPU: seconds of the GPU."""
@@ -195,10 +195,10 @@ class StatsReport:
             ("sampling", self.sample_s),
             ("gathering", self.gather_s),
             ("assembling", self.assemble_s),
-            *([("compiling", self.compile_s)] if self.compile_s else []),
-            ("waited for", self.waited_s),
+            ("waited for", self.waited_s - self.first_wait_s),
             ("your step", self.step_s),
         ]
+        once = [("first batch", self.first_wait_s), ("compiling", self.compile_s)]
         lines = [
             f"{counted(self.batches, 'batch')}, num_workers={self.num_workers}: "
             f"{_si(self.seeds_per_s).strip()} seeds/s, "
@@ -206,6 +206,8 @@ class StatsReport:
             f"{'':12}{'seconds':>10}{'ms/batch':>10}",
         ]
         lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
+        if any(seconds >= 0.001 for _, seconds in once):
+            lines.append("once: " + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in once if seconds >= 0.001))
         if self.exchanged_bytes or self.cache_hit_rate:
             lines.append(
                 f"from elsewhere: {_si(self.exchanged_bytes)}B exchanged, {self.cache_hit_rate:.0%} of the rows found "
@@ -357,7 +359,7 @@ class Stats:
         before = {} if since is None else since.totals
         # Seconds can move from "step" to "wait" after an earlier report.
         s = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
-        total, batches = s["wait"] + s["step"], int(s["batches"])
+        total, batches = s["wait"] - s["first_wait"] + s["step"], int(s["batches"])
         return StatsReport(
             batches=batches,
             seeds=int(s["seeds"]),
