@@ -9,7 +9,6 @@ from manyhop.features.whole_memory.memory import lay_out, tables_of, with_tables
 from manyhop.features.whole_memory.partition import KINDS, Division
 from manyhop.graph import CSC, Graph
 from manyhop.ranks import control
-from manyhop.ranks.cuda import gpu_problem
 from manyhop.system.arrays import flat_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -114,12 +113,6 @@ def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
     others[1] = 600 * MIB
     with pytest.raises(CapacityError, match=r"needs 1.0 GiB .*, but 600.0 MiB are free on the GPU of rank 2\."):
         require_communicator("WholeMemory", timeout=1)
-
-
-def test_every_rank_needs_a_gpu_of_its_own():
-    assert gpu_problem(["a", "b"], [2, 2]) is None
-    assert "got none for rank 1" in gpu_problem(["a", ""], [1, 0])
-    assert "same one for ranks 0 and 2, which see 2" in gpu_problem(["a", "b", "a"], [2, 2, 2])
 
 
 def test_the_extra_that_brings_wholegraph_is_named(monkeypatch):

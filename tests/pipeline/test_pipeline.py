@@ -39,8 +39,8 @@ def test_batches_are_made_in_threads_at_once() -> None:
         together.wait(timeout=60)
         return threading.current_thread().name
 
-    names = list(Pipeline(range(6), make, num_workers=3, name="manyhop-x"))
-    assert set(names) == {"manyhop-x-0", "manyhop-x-1", "manyhop-x-2"}
+    names = list(Pipeline(range(6), make, num_workers=3))
+    assert set(names) == {"manyhop-0", "manyhop-1", "manyhop-2"}
 
 
 def test_without_workers_there_is_no_thread_and_nothing_is_made_ahead() -> None:

@@ -46,6 +46,6 @@ def test_a_pool_needs_threads() -> None:
 
 
 def test_a_pool_is_pickled_as_its_recipe() -> None:
-    pool = WorkerPool(2, print, "name")
+    pool = WorkerPool(2, print)
     copy = pickle.loads(pickle.dumps(pool))
-    assert (copy.num_workers, copy._args) == (2, (2, print, "name"))
+    assert (copy.num_workers, copy._args) == (2, (2, print))

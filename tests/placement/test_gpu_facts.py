@@ -42,9 +42,11 @@ def test_one_rank_has_no_peers_to_lack():
     assert cuda.combine([facts("a")], World(0, (0,)), together=False).peer_access
 
 
-def test_ranks_that_share_a_gpu():
-    with pytest.raises(InputError, match=r"2 ranks on 1 GPUs of node 1\. Call torch\.cuda\.set_device"):
+def test_every_rank_needs_a_gpu_of_its_own():
+    with pytest.raises(InputError, match=r"same one for ranks 1 and 2\..*torch\.cuda\.set_device"):
         cuda.combine([facts("a"), facts("b"), facts("b")], World(0, (0, 1, 1)), together=True)
+    with pytest.raises(InputError, match="got none for rank 1"):
+        cuda.check_own_gpus(["a", ""], World(0, (0, 0)))
     # The same name on two nodes is no contradiction: virtual machines may have such GPUs.
     assert cuda.combine([facts("a"), facts("a")], World(0, (0, 1)), together=True).num_nodes == 2
 

@@ -28,7 +28,7 @@ if DEVICE is None:
     pyg_works_on(setattr, CPU)
     warm_up._WARM_UPS = 1
     # The interpreter works for one thread at a time.
-    warm_up.compiling_samplers = warm_up.compiling_gathers = lambda *args: nullcontext()
+    warm_up._in_background = lambda *args, **how: nullcontext()
     MEMORY.cache_bytes, MEMORY.is_slow, MEMORY.cache = 8, lambda request: False, lambda cached: None
     runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
 

@@ -16,7 +16,7 @@ from manyhop.arguments import as_ids, integer, positions
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.graph.build import check_ids
-from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, graph_facts, next_key, plain
+from manyhop.loading import Epoch, EpochLoader, Item, check_options, graph_facts, next_key, plain
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.pipeline import Uneven
 from manyhop.sampling import WalkRequest, WalkSpec
@@ -106,7 +106,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         walker, numbers = self._walks()
         return {"specification of the walks": walker.spec} | numbers | graph_facts(walker.graph)
 
-    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None, Threads]:
+    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None, dict[str, Any]]:
         @ranged("sample")
         def make(batch: int, item: Item) -> Windows:
             rank_batch, index = item

@@ -2,7 +2,7 @@
 
 from manyhop.loading import folders as folders
 from manyhop.loading.facts import graph_facts, plain, rows_fact
-from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
+from manyhop.loading.iterator import EpochIterator, Item, Progress
 from manyhop.loading.keys import BatchContext, batch_key, current_batch, current_key, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import (
@@ -30,7 +30,6 @@ __all__ = [
     "Ranks",
     "Resumable",
     "Swap",
-    "Threads",
     "batch_key",
     "check_engine",
     "check_names",

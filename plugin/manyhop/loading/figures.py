@@ -25,7 +25,7 @@ _LINE = 64  # bytes of a cache line
 class Figures:
     """The part of a loader that reports statistics."""
 
-    _gpu: Any
+    _gpu: Any = None
     _stats: Stats
 
     def _adapter(self) -> Adapter[Any, Any]:

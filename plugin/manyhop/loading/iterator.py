@@ -19,8 +19,6 @@ from manyhop.loading.pipeline import (
     Pipeline,
     RankBatch,
     RankSchedule,
-    Stats,
-    WorkerPool,
 )
 from manyhop.loading.pipeline.workers import Task
 from manyhop.ranks.watch import Iteration, moved
@@ -81,17 +79,6 @@ class Progress:
         return self.ended or (self.received > 0 and self.received == self.rounds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threads:
-    """The threads that prefetch the batches of an epoch."""
-
-    num_workers: int
-    prefetch: int
-    timeout: float | None
-    worker_init: Callable[[int], None] | None
-    pool: WorkerPool | None
-
-
 class EpochIterator(Pipeline[Item, Any]):
     """Yields the batches of one epoch, in order.
 
@@ -99,17 +86,13 @@ class EpochIterator(Pipeline[Item, Any]):
         progress: updated with each batch.
         schedule: the batches; may extend beyond the last item.
         items: one item per batch.
-        make: ``make(batch, item)`` makes a batch in a thread; or ``Groups``.
-        finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: not needed.
-        threads: threads that make the batches.
-        stats: statistics of the loader.
-        snapshot: returns the state of the user's sampler.
+        make: see :class:`Pipeline`.
         length: number of batches of a whole epoch; ``None``: unknown.
         rounds: number of items; ``None``: unknown.
         exchanges: exchanges with other ranks, if any; they end with the iteration.
         watched: reports this rank's progress to other ranks, and their failures to this one.
         gpu: runtime of the loader, if it has one.
-        replay: code that repeats a failed batch; ``""``: none.
+        **options: other arguments of :class:`Pipeline`.
     """
 
     def __init__(
@@ -118,16 +101,13 @@ class EpochIterator(Pipeline[Item, Any]):
         schedule: RankSchedule,
         items: Iterable[Any],
         make: Callable[[int, Any], Any] | Groups[Any, Any],
-        finish: Callable[[int, Any], Any] | None,
-        threads: Threads,
-        stats: Stats | None,
-        snapshot: Callable[[], Any] | None,
+        *,
         length: int | None,
         rounds: int | None,
         exchanges: EpochExchanges | None,
         watched: Iteration | None,
         gpu: GPURuntime | None,
-        replay: str,
+        **options: Any,
     ) -> None:
         progress.schedule, progress.rounds = schedule, rounds
         self._progress, self._length = progress, length
@@ -138,20 +118,12 @@ class EpochIterator(Pipeline[Item, Any]):
         super().__init__(
             items,
             make,
-            num_workers=threads.num_workers,
-            prefetch=threads.prefetch,
             epoch=progress.epoch,
-            replay=replay,
             batch_of=lambda i: schedule.of_round(i).batch,
-            timeout=threads.timeout,
-            worker_init=threads.worker_init,
-            pool=threads.pool,
-            finish=finish,
-            snapshot=snapshot,
             before=None if gpu is None else gpu.streams.settle,
-            stats=stats,
             contents=_contents,
             closing=None if exchanges is None else exchanges.close,
+            **options,
         )
 
     def __len__(self) -> int:

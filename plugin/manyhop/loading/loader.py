@@ -14,11 +14,10 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
 from manyhop.features.huge_pages import collapse
-from manyhop.loading.figures import Figures, warm_up_caches
-from manyhop.loading.iterator import REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading.figures import warm_up_caches
+from manyhop.loading.iterator import REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
-from manyhop.loading.padding import PaddedLoader
 from manyhop.loading.pipeline import (
     BatchPlan,
     Groups,
@@ -43,14 +42,13 @@ from manyhop.system.mapped import check_mapped_files
 from manyhop.system.units import counted
 
 
-class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
+class EpochLoader(Resumable, PreparedLoader):
     """The part of a torch ``DataLoader`` that yields epochs of batches, made by threads, in keyed order.
 
     Requires the attributes that ``DataLoader.__init__`` sets before :meth:`_set_up_epochs` is called.
     """
 
     num_workers: int
-    batch_size: int | None
     timeout: float
     prefetch_factor: int | None
     persistent_workers: bool
@@ -64,8 +62,6 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
 
     engine: EngineName | None = None
     """The user's choice of what samples on a GPU."""
-
-    _gpu: Any = None
 
     def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         """Prepare the first epoch, except for a GPU. Ranks that share batches call it together.
@@ -155,8 +151,8 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         """Return the facts that a saved state is recognised by."""
         return self._adapter().facts.of_state()
 
-    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any, Threads]:
-        """Return the stages of a thread, the caller's stage (``None``: not needed), and the threads."""
+    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any, dict[str, Any]]:
+        """Return the stages of a thread, the caller's (``None``: not needed), and the arguments of :meth:`_threads`."""
         adapter, gpu = self._adapter(), self._gpu
         if gpu is None:
             return *steps_on_cpu(adapter, epoch), self._threads(self._num_threads())
@@ -296,16 +292,16 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
             schedule,
             items,
             make,
-            finish,
-            threads,
-            self._stats,
-            None if stateful is None else stateful.state_dict,
-            length,
-            rounds,
-            exchanges,
-            watched,
-            self._gpu,
-            self._replay,
+            length=length,
+            rounds=rounds,
+            exchanges=exchanges,
+            watched=watched,
+            gpu=self._gpu,
+            finish=finish,
+            stats=self._stats,
+            snapshot=None if stateful is None else stateful.state_dict,
+            replay=self._replay,
+            **threads,
         )
         if self._ranks is not None:
             self._ranks.begun(iterator)
@@ -405,8 +401,8 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         """Return the number of threads that make batches; 0: the caller makes them."""
         return self.num_workers
 
-    def _threads(self, number: int) -> Threads:
-        """Return the threads that make the batches of the next epoch; 0: the caller makes them."""
+    def _threads(self, number: int) -> dict[str, Any]:
+        """Return the pipeline's arguments for threads that make the next epoch's batches; 0: the caller makes them."""
         pool = None
         if self.persistent_workers and number > 0:
             ahead = self._gpu is not None
@@ -416,13 +412,13 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
                 self._pool_init = self.worker_init_fn
                 self._pool = WorkerPool(number, self.worker_init_fn, start_ahead=ahead)
             pool = self._pool
-        return Threads(
-            num_workers=number,
-            prefetch=self.prefetch_factor or 2,
-            timeout=self.timeout if number > 0 else None,
-            worker_init=self.worker_init_fn if pool is None and number > 0 else None,
-            pool=pool,
-        )
+        return {
+            "num_workers": number,
+            "prefetch": self.prefetch_factor or 2,
+            "timeout": self.timeout if number > 0 else None,
+            "worker_init": self.worker_init_fn if pool is None and number > 0 else None,
+            "pool": pool,
+        }
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: threads are cheap."""

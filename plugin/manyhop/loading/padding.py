@@ -12,7 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading.adapter import Adapter, SeedSource
+from manyhop.loading.adapter import SeedSource
+from manyhop.loading.figures import Figures
 from manyhop.loading.keys import BatchContext
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.loading.pipeline.block_sizes import PROBES
@@ -46,7 +47,7 @@ def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
     return nodes + [t for t in graph.edge_types if graph.num_edges(t) == 0]
 
 
-class PaddedLoader:
+class PaddedLoader(Figures):
     """The part of a loader that pads its batches."""
 
     pad: Pad | None = None
@@ -56,12 +57,8 @@ class PaddedLoader:
     """The adapter's object that pads batches, once their sizes are known."""
 
     batch_size: int | None
-    _gpu: GPURuntime | None
     _num_items: int
     _own_order: bool
-
-    def _adapter(self) -> Adapter[Any, Any]:
-        raise NotImplementedError
 
     def _plan(self, seed: int = 0) -> BatchPlan:
         raise NotImplementedError

@@ -10,11 +10,12 @@ from manyhop.errors import StateError
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.loading.facts import brief
 from manyhop.loading.iterator import Progress
+from manyhop.loading.padding import PaddedLoader
 from manyhop.loading.ranks import Ranks
 from manyhop.sampling.contract import CONTRACT_VERSION
 
 
-class Resumable:
+class Resumable(PaddedLoader):
     """The part of a loader that saves and restores its progress."""
 
     seed: int | None
@@ -22,13 +23,10 @@ class Resumable:
 
     sampler: Any
     batch_sampler: Any
-    batch_size: int | None
     drop_last: bool
     _progress: Progress
     _ranks: Ranks | None
-    _num_items: int
     _shuffle: bool
-    _own_order: bool
 
     def _stateful_sampler(self) -> Any:
         """Return the user's sampler if it has a state."""
@@ -110,9 +108,6 @@ class Resumable:
 
     def _shape(self) -> dict[str, Any]:
         """Return the values and tensors that the samples depend on, by name."""
-        raise NotImplementedError
-
-    def _plan(self, seed: int = 0) -> Any:
         raise NotImplementedError
 
     def _schedule(self, first: int) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -58,44 +56,23 @@ def on_gpu(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def warn_if_shared(device: torch.device) -> None:
-    """Warn, once per process group, if another rank has a loader on this GPU. Does not wait for other ranks."""
+    """Warn if another rank has a loader on this GPU. Does not wait for other ranks."""
     import torch.distributed as dist
 
     if device.type != "cuda" or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
     from torch.distributed.distributed_c10d import _get_default_store
 
-    store: Any = _get_default_store()
-    known = _asked.setdefault(store, set())
-    if (os.getpid(), device.index) in known:
-        return
-    known.add((os.getpid(), device.index))
+    rank, other = dist.get_rank(), dist.get_rank()
     with contextlib.suppress(RuntimeError, NotImplementedError):  # the store's process has ended, or cannot compare
-        other = first_rank(store, cuda.uuid_of(device), dist.get_rank())
-        if other != dist.get_rank():
-            warnings.warn(shared_gpu(dist.get_rank(), other, device), stacklevel=2)
-
-
-def first_rank(store: Any, gpu: str, rank: int) -> int:
-    """Return the first rank that registered a GPU in the ranks' store, maybe this one.
-
-    Args:
-        store: a store of torch.distributed.
-        gpu: identifier of the GPU, unique over all nodes.
-        rank: this rank.
-    """
-    return int(store.compare_set(f"manyhop/gpu/{gpu}", "", str(rank)))
-
-
-def shared_gpu(rank: int, other: int, device: torch.device) -> str:
-    """Return the warning for two ranks on the same GPU."""
-    return (
-        f"Ranks {other} and {rank} make their batches on the same GPU ({device} of rank {rank}). Call "
-        "torch.cuda.set_device(local_rank) before anything uses a GPU, or pass device= to the loader."
-    )
-
-
-_asked: weakref.WeakKeyDictionary[Any, set[tuple[int, int | None]]] = weakref.WeakKeyDictionary()
+        key = f"manyhop/gpu/{cuda.uuid_of(device)}"  # unique over all nodes
+        other = int(_get_default_store().compare_set(key, "", str(rank)))
+    if other != rank:
+        warnings.warn(
+            f"Ranks {other} and {rank} make their batches on the same GPU ({device} of rank {rank}). Call "
+            "torch.cuda.set_device(local_rank) before anything uses a GPU, or pass device= to the loader.",
+            stacklevel=2,
+        )
 
 
 def _bound() -> int | None:

@@ -82,18 +82,14 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
     """Return the hardware that all ranks have: the minimum over the facts of each rank.
 
     Raises:
-        InputError: two ranks have the same GPU.
+        InputError: two ranks of a node have the same GPU.
     """
+    check_own_gpus([one["gpu"] for one in every], ranks)
     peers = True
     for node in range(ranks.num_nodes):
         local = [every[rank] for rank in ranks.ranks_of(node)]
-        names = [one["gpu"] for one in local]
-        if len(set(names)) < len(names):
-            raise InputError(
-                f"Expected a GPU for each rank, got {len(names)} ranks on {len(set(names))} GPUs of node {node}. Call "
-                "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else uses a GPU."
-            )
-        peers &= all(set(names) <= {one["gpu"], *one["peers"]} for one in local)
+        names = {one["gpu"] for one in local}
+        peers &= all(names <= {one["gpu"], *one["peers"]} for one in local)
     return Hardware(
         gpu_memory=max(1, min(one["gpu_memory"] for one in every)),
         host_memory=max(1, min(one["host_memory"] for one in every)),
@@ -155,29 +151,28 @@ def check_gpus(title: str, *, timeout: float) -> torch.device:
 
     there = torch.cuda.is_available()
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
-    every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
-    problem = gpu_problem([fact["gpu"] for fact in every], [fact["count"] for fact in every])
-    if problem is not None:
-        raise InputError(f"{title}: {problem}")
+    every = control.exchange(f"GPUs for {title}", {"gpu": uuid}, timeout=timeout)
+    check_own_gpus([fact["gpu"] for fact in every], world.init())
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def gpu_problem(gpus: list[str], counts: list[int]) -> str | None:
-    """Return an error text if ranks have no GPU, or share one; otherwise ``None``.
+def check_own_gpus(gpus: Sequence[str], ranks: world.World) -> None:
+    """Raise InputError if ranks have no GPU, or ranks of a node share one.
 
     Args:
-        gpus: ``[world_size]`` identifiers of the ranks' GPUs; an empty one stands for none.
-        counts: ``[world_size]`` numbers of GPUs that the ranks see.
+        gpus: ``[world_size]`` identifiers of the ranks' GPUs, maybe equal on different nodes, as in virtual machines;
+            an empty one stands for none.
+        ranks: the ranks.
     """
-    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
-    if without:
-        return f"Expected a GPU for every rank, got none for {control.rank_names(without)}. Use a machine with GPUs."
-    for gpu in gpus:
-        same = [rank for rank, other in enumerate(gpus) if other == gpu]
-        if len(same) > 1:
-            return (
-                f"Expected a GPU of its own for every rank, got the same one for {control.rank_names(same)}, which "
-                f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
-                "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
+    for rank, gpu in enumerate(gpus):
+        same = [other for other in ranks.ranks_of(ranks.nodes[rank]) if gpus[other] == gpu]
+        if not gpu:
+            raise InputError(
+                f"Expected a GPU for every rank, got none for {control.rank_names(same)}. Use a machine with GPUs."
             )
-    return None
+        if len(same) > 1:
+            raise InputError(
+                f"Expected a GPU of its own for every rank, got the same one for {control.rank_names(same)}. Start as "
+                "many ranks on a node as it has GPUs (torchrun --nproc-per-node), and call "
+                "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else uses a GPU."
+            )

@@ -61,23 +61,8 @@ def fill_cache(
 
 
 @contextmanager
-def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
-    """Compile the sampling kernels during the context, in which the caller looks up the seeds of batches."""
-    with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=adapter.seeds.of_nodes and not gpu.collective):
-        yield
-
-
-@contextmanager
-def compiling_gathers(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> Iterator[None]:
-    """Compile the gather kernels, for up to ``most`` batches at once, during the context."""
-    own = not gpu.memory.exchanges and adapter.assembler.gathers_groups
-    with _in_background(gpu, lambda: _gather(adapter, gpu, most), enabled=own):
-        yield
-
-
-@contextmanager
 def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) -> Iterator[None]:
-    """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: the first batch raises them again."""
+    """Compile kernels by ``work``, in a thread, if ``enabled``. Ignore errors: the first batch raises them again."""
 
     def run() -> None:
         with suppress(Exception), gpu.streams.on_stream():
@@ -102,7 +87,7 @@ def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None
 
 
 def _gather(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> None:
-    """Gather the rows of batches without nodes."""
+    """Gather the rows of up to ``most`` batches without nodes at once."""
     for count in sorted({1, max(1, most // 4), most}):
         adapter.assembler.assemble_group([adapter.assembler.empty(gpu.device) for _ in range(count)], None)
 
@@ -137,7 +122,8 @@ def prepare(
         if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
                 plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
-            with showing_compilation(), compiling_gathers(adapter, gpu, JOINED):
+            gathers = not gpu.memory.exchanges and adapter.assembler.gathers_groups
+            with showing_compilation(), _in_background(gpu, lambda: _gather(adapter, gpu, JOINED), enabled=gathers):
                 _warm_up(plan, adapter, gpu, num_threads, sizes_are_known)
         gpu.drain()
     gpu.streams.synchronize()
@@ -154,7 +140,8 @@ def _warm_up(
         return
     inputs: Sequence[Any]
     if gpu.lookup is not None:
-        with compiling_samplers(plan, adapter, gpu):
+        samples = adapter.seeds.of_nodes and not gpu.collective
+        with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=samples):
             inputs = gpu.lookup.of(plan, 0, batches)
     else:
         inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])

@@ -82,7 +82,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         stats: Stats | None = None,
         contents: Callable[[Item], Mapping[str, int]] | None = None,
         closing: Callable[[], None] | None = None,
-        name: str = "manyhop",
     ) -> None:
         self.epoch = epoch
         self.lock = threading.RLock()
@@ -107,7 +106,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._in_groups = isinstance(make, Groups)
         self._groups = make if isinstance(make, Groups) else Groups(_one_by_one(make), 1)
         if pool is None and num_workers > 0:
-            self._pool = WorkerPool(num_workers, worker_init, name, start_ahead=self._in_groups)
+            self._pool = WorkerPool(num_workers, worker_init, start_ahead=self._in_groups)
         self._complete = num_workers * prefetch
         self._ahead = self._complete + (2 * num_workers * self._groups.size if self._in_groups else 0)
         self._begun: deque[Group[Item, T]] = deque()  # without threads

@@ -191,7 +191,7 @@ class Streams:
             if not timed:
                 self._spare.append(event)
         if len(self._intervals) >= _MANY:
-            self._take_times(wait=False)
+            self.take_times(wait=False)
 
     # Times
 
@@ -209,11 +209,8 @@ class Streams:
         """Drop the times so far."""
         self._intervals.clear()
 
-    def take_times(self) -> None:
-        """Add all times to the statistics; waits for the GPU."""
-        self._take_times(wait=True)
-
-    def _take_times(self, wait: bool) -> None:
+    def take_times(self, *, wait: bool = True) -> None:
+        """Add the times to the statistics: all, after waiting for the GPU, or those of work that is complete."""
         with self._lock:
             while self._intervals:
                 interval = self._intervals[0]

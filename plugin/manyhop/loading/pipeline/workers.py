@@ -13,29 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
 from manyhop.errors import InputError
 
 _EXIT_SECONDS = 5.0
-
-
-class Work(Protocol):
-    """A job of a worker thread. The methods do not raise errors."""
-
-    def start(self) -> None:
-        """Begin the part that continues without this thread. Called before ``run``."""
-        ...
-
-    def run(self) -> None:
-        """Do the work."""
-        ...
-
-    def skip(self, error: BaseException | None) -> None:
-        """Wake the threads that wait for the work, which is not done: the workers stop, or could not be set up."""
-        ...
 
 
 class WorkerThreads:
@@ -45,18 +29,16 @@ class WorkerThreads:
     """Seconds that closing waits: a batch needs milliseconds, and one that hangs must not block the error that reports
     it. Raise it on a machine on which threads wait longer for a core."""
 
-    def __init__(
-        self, num_workers: int, worker_init: Callable[[int], None] | None, name: str, start_ahead: bool
-    ) -> None:
+    def __init__(self, num_workers: int, worker_init: Callable[[int], None] | None, start_ahead: bool) -> None:
         self._start_ahead = start_ahead
         # SimpleQueue may be used from finalisers, which run in any thread at any point; a Condition may not.
-        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.queue: SimpleQueue[Group[Any, Any] | None] = SimpleQueue()
         self.stopping = False
         self.pid = os.getpid()
         self._inits = [worker_init] * num_workers
         self._init_error: BaseException | None = None
         self.threads = [
-            threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(num_workers)
+            threading.Thread(target=self._work, args=(i,), name=f"manyhop-{i}", daemon=True) for i in range(num_workers)
         ]
 
     def start(self) -> None:
@@ -80,10 +62,10 @@ class WorkerThreads:
         torch.set_num_threads(1)
         self._limited.put(None)
         self._init_thread(worker)
-        present: Work | None = None
+        present: Group[Any, Any] | None = None
         ended = False
         while not ended or present is not None:
-            following: Work | None = None  # an idle thread must not hold the last task
+            following: Group[Any, Any] | None = None  # an idle thread must not hold the last task
             if not ended:
                 with contextlib.suppress(Empty):
                     following = self.queue.get(block=present is None)
@@ -153,14 +135,14 @@ def _end_all() -> None:
 class WorkerPool:
     """A fixed number of threads that run the tasks of pipelines, first come, first served.
 
-    They start with the first task, and end when the pool is closed, dropped, or the interpreter exits. A forked child
-    starts new threads. A copy or a pickle is a pool of the same size that is not started.
+    They are called ``manyhop-0``, ``manyhop-1``, ... They start with the first task, and end when the pool is closed,
+    dropped, or the interpreter exits. A forked child starts new threads. A copy or a pickle is a pool of the same size
+    that is not started.
 
     Args:
         num_workers: number of threads, at least 1.
         worker_init: called once in each thread, before its first task, with its index ``0 .. num_workers - 1``. Its
             error becomes that of all tasks.
-        name: the threads are called ``name-0``, ``name-1``, ...
         start_ahead: a thread starts the next task, if there is one, before it runs the current one.
 
     Raises:
@@ -171,7 +153,6 @@ class WorkerPool:
         self,
         num_workers: int,
         worker_init: Callable[[int], None] | None = None,
-        name: str = "manyhop",
         *,
         start_ahead: bool = False,
     ) -> None:
@@ -179,7 +160,7 @@ class WorkerPool:
             raise InputError(f"Expected num_workers of at least 1 for a pool, got {num_workers}. Pass 1 or more.")
         self.num_workers = num_workers
         self.start_ahead = start_ahead
-        self._args = (num_workers, worker_init, name)
+        self._args = (num_workers, worker_init)
         self._workers: WorkerThreads | None = None
 
     @property
@@ -187,14 +168,14 @@ class WorkerPool:
         """The current threads, if they are started. They do not refer to the pool."""
         return self._workers
 
-    def submit(self, task: Work) -> None:
-        """Queue a task; start the threads if there are none in this process."""
+    def submit(self, group: Group[Any, Any]) -> None:
+        """Queue some tasks; start the threads if there are none in this process."""
         workers = self._workers
         if workers is None or workers.stopping or workers.pid != os.getpid():
             workers = self._workers = WorkerThreads(*self._args, self.start_ahead)
             weakref.finalize(self, workers.stop).atexit = False
             workers.start()
-        workers.queue.put(task)
+        workers.queue.put(group)
 
     def close(self) -> None:
         """End the threads and wait for them (two seconds at most: a longer task ends on its own)."""
@@ -202,7 +183,7 @@ class WorkerPool:
         if workers is not None:
             end_workers([workers])
 
-    def __reduce__(self) -> tuple[Any, tuple[int, Callable[[int], None] | None, str]]:
+    def __reduce__(self) -> tuple[Any, tuple[int, Callable[[int], None] | None]]:
         return partial(WorkerPool, start_ahead=self.start_ahead), self._args
 
 
