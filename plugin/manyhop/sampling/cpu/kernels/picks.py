@@ -37,33 +37,36 @@ def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int)
 def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
     """Pick uniformly, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, so vectorised.
 
-    Columns of at most k entries (without replacement) go through the same motions; their picks are replaced at the end.
+    Without replacement, nodes with at most k entries take them all, and do not draw.
     """
-    w = start.size
-    key, pick, kk = u64(mode.key, w), u32(mode.pick, PICK_STRIDE * k), np.uint32(k)
+    w, kk, least = start.size, np.uint32(k), np.uint32(0 if replace else k)
+    key, pick = u64(mode.key, w), u32(mode.pick, PICK_STRIDE * k)
+    size, column = u32(mode.hash, w), u32(mode.neighbor, w)  # memory of later passes
+    n = 0
+    for i in range(w):
+        d = degree[i]
+        key[n], size[n] = key[i], d
+        column[i] = n if d > least else w  # column w of the picks: 0, 1, 2, ...
+        n += d > least
     for j in range(k):
-        mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
+        pick[j * PICK_STRIDE + w] = j
+        mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + n]
         add, missing = GAMMA * np.uint64(j + 1), np.uint64(0 if replace else k - j - 1)
-        for i in range(w):
-            mine[i] = below(mix(key[i] + add), np.uint64(degree[i]) - missing)
+        for i in range(n):
+            mine[i] = below(mix(key[i] + add), np.uint64(size[i]) - missing)
         if not replace:
             for x in range(j):
-                earlier = pick[x * PICK_STRIDE : x * PICK_STRIDE + w]
-                for i in range(w):
-                    new = np.uint32(degree[i] - kk + np.uint32(j))
+                earlier = pick[x * PICK_STRIDE : x * PICK_STRIDE + n]
+                for i in range(n):
+                    new = np.uint32(size[i] - kk + np.uint32(j))
                     mine[i] = new if mine[i] == earlier[i] else mine[i]
-    if not replace:
-        for j in range(k):
-            mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
-            for i in range(w):
-                mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
     # Each node writes k entries and advances by its picks, without a branch; the next node overwrites the rest.
     position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(w):
-        s = start[i]
+        s, c = start[i], column[i]
         for j in range(k):
-            position[m + j] = s + np.uint64(pick[j * PICK_STRIDE + i])
+            position[m + j] = s + np.uint64(pick[j * PICK_STRIDE + c])
             dst_node[m + j] = first_id + i
         m += take[i]
     return m
