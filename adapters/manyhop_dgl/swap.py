@@ -35,28 +35,8 @@ _PAIRS: list[tuple[object, object]] = [
 _swap = Swap("manyhop_dgl", "dgl", _PAIRS)
 
 
-class _StandIn:
-    def __init__(self) -> None:
-        self._before: dict[str, object] | None = None
-
-    def fill(self) -> None:
-        """Replace its names by those in ``manyhop_dgl.graphbolt``."""
-        if self._before is None:
-            from manyhop_dgl import graphbolt
-
-            names = vars(dgl.graphbolt)
-            self._before = dict(names)
-            names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
-
-    def empty(self) -> None:
-        """Restore its names."""
-        if self._before is not None:
-            names, before, self._before = vars(dgl.graphbolt), self._before, None
-            names.clear()
-            names.update(before)
-
-
-_stand_in = _StandIn()
+_names_before: dict[str, object] | None = None
+"""Names of ``dgl.graphbolt`` before ``install``; ``None`` if they are there."""
 
 
 def install() -> None:
@@ -74,9 +54,14 @@ def install() -> None:
 
     ``dgl.graphbolt``, where its library does not fit torch, becomes ``manyhop_dgl.graphbolt``.
     """
+    global _names_before
     _swap.install()
-    if "dgl.graphbolt" in unavailable():
-        _stand_in.fill()
+    if "dgl.graphbolt" in unavailable() and _names_before is None:
+        from manyhop_dgl import graphbolt
+
+        names = vars(dgl.graphbolt)
+        _names_before = dict(names)
+        names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
 
 
 def uninstall() -> None:
@@ -84,5 +69,9 @@ def uninstall() -> None:
 
     Modules that imported manyhop's classes under these names keep them.
     """
+    global _names_before
     _swap.uninstall()
-    _stand_in.empty()
+    if _names_before is not None:
+        names, before, _names_before = vars(dgl.graphbolt), _names_before, None
+        names.clear()
+        names.update(before)

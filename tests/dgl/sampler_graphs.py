@@ -3,6 +3,7 @@
 import torch
 
 import manyhop_dgl  # noqa: F401  # makes dgl importable
+from manyhop.loading import BatchContext
 
 
 def graph(num_nodes=60, num_edges=400, *, seed=0, idtype=torch.int64):
@@ -44,6 +45,12 @@ def typed_graph(*, idtype=torch.int64):
         g.edges[t].data["weight"] = torch.rand(g.num_edges(t), generator=random)
     g.nodes["game"].data["label"] = torch.arange(12)
     return g
+
+
+def sample_for_key(sampler, g, seeds, key):
+    """What a sampler gives in the loader's batch with a key."""
+    with BatchContext(key, None):
+        return sampler.sample(g, seeds)
 
 
 def edges_of(block):

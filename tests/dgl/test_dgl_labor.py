@@ -4,11 +4,10 @@ import pickle
 
 import pytest
 import torch
-from sampler_graphs import edges_of, graph, same_batch, typed_graph
+from sampler_graphs import edges_of, graph, same_batch, sample_for_key, typed_graph
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.plan import Plan
 
@@ -118,9 +117,7 @@ def test_edges_of_weight_0_make_no_difference(importance):
     (block,), (same,) = sampler.sample(g, seeds)[2], sampler.sample(fewer, seeds)[2]
     for ours, theirs in zip(block.edges(), same.edges(), strict=True):
         assert torch.equal(ours, theirs)
-    counts = [
-        sampler.blocks_for_key(g, torch.tensor([20]), BatchKey(seed, 0, 0))[2][0].num_edges() for seed in range(200)
-    ]
+    counts = [sampler.sample_tensors(g, [20], key=(seed, 0, 0)).blocks[0].indices.numel() for seed in range(200)]
     assert 4.6 < sum(counts) / 200 < 5.4
 
 
@@ -144,9 +141,7 @@ def test_a_batch_is_a_function_of_its_key():
     other.set_seed(5)
     assert same_batch(first, other.sample(g, seeds))
     assert same_batch(sampler.sample(g, seeds), pickle.loads(pickle.dumps(other)).sample(g, seeds)) is False
-    with BatchContext(BatchKey(1, 2, 3), None):
-        in_loader = sampler.sample(g, seeds)
-    assert same_batch(in_loader, LaborSampler([3, 3]).blocks_for_key(g, seeds, BatchKey(1, 2, 3)))
+    assert same_batch(*(sample_for_key(one, g, seeds, BatchKey(1, 2, 3)) for one in (sampler, LaborSampler([3, 3]))))
 
 
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt")

@@ -7,7 +7,7 @@ from sampler_graphs import same_tensors
 import manyhop.sampling
 import manyhop_dgl
 from manyhop.graph import PlacedGraph
-from manyhop.sampling import BatchKey, GPUSampler
+from manyhop.sampling import BatchKey, GPUSampler, NodeRequest
 from manyhop_dgl.samplers.labor import LaborArguments
 from manyhop_dgl.samplers.plan import CPU, Arguments, Plans, cut
 
@@ -53,7 +53,7 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     seeds = {"user" if typed else "_N": torch.arange(3)}
     plan = Plans().of(topology, arguments, CPU)
     there = PlacedGraph.of(topology.graph, torch.device(device), "device").graph
-    sample = GPUSampler(there, plan._spec, device=device).sample(plan.request(seeds, KEY, None))
+    sample = GPUSampler(there, plan._spec, device=device).sample(NodeRequest(key=KEY, seeds=seeds))
     assert same_tensors(cut(sample), plan.sample(seeds, KEY))
 
 

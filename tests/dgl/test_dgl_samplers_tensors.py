@@ -8,12 +8,12 @@ import sys
 
 import pytest
 import torch
-from sampler_graphs import graph, same_batch, same_tensors, typed_graph
+from sampler_graphs import graph, same_batch, same_tensors, sample_for_key, typed_graph
 
 import manyhop_dgl
 from manyhop.loading import BatchContext
 from manyhop.loading.pipeline import Counts, Padder, pad_sizes
-from manyhop.sampling import BatchKey
+from manyhop.sampling import BatchKey, NodeRequest
 from manyhop.sampling.gpu import lookup
 from manyhop_dgl.samplers import plan as plans
 from manyhop_dgl.samplers.plan import cut_all
@@ -28,7 +28,7 @@ def test_tensors_are_what_the_blocks_hold():
     seeds = {"user": torch.arange(6), "game": torch.tensor([1])}
     sampler = manyhop_dgl.NeighborSampler([2, 3])
     tensors = sampler.sample_tensors(g, seeds, key=KEY)
-    inputs, outputs, blocks = sampler.blocks_for_key(g, seeds, KEY)
+    inputs, outputs, blocks = sample_for_key(sampler, g, seeds, KEY)
     assert tensors.input_nodes.keys() == inputs.keys()
     assert all(torch.equal(inputs[t], ids) for t, ids in tensors.input_nodes.items())
     assert all(torch.equal(ids, tensors.output_nodes[t]) for t, ids in outputs.items())
@@ -52,7 +52,7 @@ def test_one_type_gives_plain_tensors_and_blocks_out_of_them():
     last = tensors.blocks[-1]
     assert last.indptr.tolist() == [0, 2, 4]
     assert last.indices.dtype == last.edge_ids.dtype == torch.int32
-    wanted = manyhop_dgl.NeighborSampler([5, 2]).blocks_for_key(g, [3, 4], KEY)
+    wanted = sample_for_key(manyhop_dgl.NeighborSampler([5, 2]), g, [3, 4], KEY)
     blocks = manyhop_dgl.to_blocks(tensors, g)
     assert same_batch((tensors.input_nodes, tensors.output_nodes, blocks), wanted)
     assert torch.equal(blocks[0].srcdata["feat"], wanted[2][0].srcdata["feat"])
@@ -119,7 +119,7 @@ def test_our_own_graph_gives_the_same():
     a, b = (manyhop_dgl.sample_tensors(each, [5, 6], [3, 3], **options) for each in (g, own))
     assert same_tensors(a, b)
     assert torch.equal(a.node_features["feat"], b.node_features["feat"])
-    blocks = [manyhop_dgl.NeighborSampler([3, 3]).blocks_for_key(each, [5, 6], KEY)[2] for each in (g, own)]
+    blocks = [sample_for_key(manyhop_dgl.NeighborSampler([3, 3]), each, [5, 6], KEY)[2] for each in (g, own)]
     assert torch.equal(blocks[0][0].srcdata["feat"], blocks[1][0].srcdata["feat"])
     assert torch.equal(blocks[0][1].edata["weight"], blocks[1][1].edata["weight"])
 
@@ -145,9 +145,10 @@ def test_columns_of_a_gpu(monkeypatch):
     """The kernel that makes them there, interpreted, for two samples at once."""
 
     g = typed_graph()
-    plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
+    arguments = manyhop_dgl.NeighborSampler([2, -1]).arguments()
+    plan = plans.Plans().of(arguments.topology(g), arguments, plans.CPU)
     seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
-    samples = [plan.engine.sample(plan.request(some, KEY, None)) for some in seeds]
+    samples = [plan.engine.sample(NodeRequest(key=KEY, seeds=some)) for some in seeds]
     pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), num_trees=9)
     wanted = cut_all(samples) + cut_all(samples, pad=pad)
     monkeypatch.setattr(plans, "_fill", lookup.fill)

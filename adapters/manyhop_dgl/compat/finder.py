@@ -54,12 +54,11 @@ class Finder(MetaPathFinder):
         if name.startswith(f"{_GRAPHBOLT}.") and _reasons:
             beneath = PathFinder.find_spec(name, path, target) is not None
             raise ImportError(_message(name, beneath=beneath), name=name)
-        if not name.startswith("dgl.") or (name not in _LOADERS and name not in followed()):
+        if not name.startswith("dgl.") or (name not in _EXECUTE and name not in followed()):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            loader = _LOADERS.get(name)
-            spec.loader = _Followed(spec.loader, followed()[name]) if loader is None else loader(spec.loader)
+            spec.loader = _Loader(spec.loader, _EXECUTE.get(name, _execute_followed))
         return spec
 
 
@@ -69,22 +68,17 @@ def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | 
     return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
 
-class _Real(Loader):
-    def __init__(self, real: Loader) -> None:
-        self._real = real
+class _Loader(Loader):
+    """Creates a module as Python's loader does, and executes it by a function of that loader and the module."""
+
+    def __init__(self, real: Loader, execute: Callable[[Loader, ModuleType], None]) -> None:
+        self._real, self._execute = real, execute
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._real.create_module(spec)
 
-
-class _Followed(_Real):
-    def __init__(self, real: Loader, follow: Callable[[object], None]) -> None:
-        super().__init__(real)
-        self._follow = follow
-
     def exec_module(self, module: ModuleType) -> None:
-        self._real.exec_module(module)
-        self._follow(module)
+        self._execute(self._real, module)
 
 
 def follow_seed(module: Any) -> None:
@@ -112,41 +106,43 @@ def followed() -> dict[str, Callable[[Any], None]]:
     return {"dgl.random": follow_seed, **FOLLOWED}
 
 
-class _GraphBolt(_Real):
-    """Loads the real module, or the stand-in if its library cannot be loaded."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        reason = _no_library()
-        if reason is None:
-            before = set(sys.modules)
-            try:
-                self._real.exec_module(module)
-                return
-            except (ImportError, OSError) as error:
-                reason = f"{type(error).__name__}: {error}"
-                for other in set(sys.modules) - before:
-                    if other.startswith(f"{_GRAPHBOLT}."):
-                        del sys.modules[other]
-        _reasons[_GRAPHBOLT] = reason
-        _stand_in(module)
-
-
-class _Sparse(_Real):
-    """Loads the real module, with this package's operators if its library cannot be loaded."""
-
-    def exec_module(self, module: ModuleType) -> None:
+def _execute_graphbolt(real: Loader, module: ModuleType) -> None:
+    """Execute the real module, or fill in the stand-in if its library cannot be loaded."""
+    reason = _no_library()
+    if reason is None:
+        before = set(sys.modules)
         try:
-            self._real.exec_module(module)
-        except (ImportError, OSError):
-            if not hasattr(module, "SparseMatrix"):  # the library is looked for in the end
-                raise
-            from manyhop_dgl_cuda.sparse import operators
+            real.exec_module(module)
+            return
+        except (ImportError, OSError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            for other in set(sys.modules) - before:
+                if other.startswith(f"{_GRAPHBOLT}."):
+                    del sys.modules[other]
+    _reasons[_GRAPHBOLT] = reason
+    _stand_in(module)
 
-            for name in operators.__all__:
-                setattr(torch.ops.dgl_sparse, name, getattr(operators, name))
+
+def _execute_sparse(real: Loader, module: ModuleType) -> None:
+    """Execute the real module, with this package's operators if its library cannot be loaded."""
+    try:
+        real.exec_module(module)
+    except (ImportError, OSError):
+        if not hasattr(module, "SparseMatrix"):  # the library is looked for in the end
+            raise
+        from manyhop_dgl_cuda.sparse import operators
+
+        for name in operators.__all__:
+            setattr(torch.ops.dgl_sparse, name, getattr(operators, name))
 
 
-_LOADERS: dict[str, Callable[[Loader], Loader]] = {_GRAPHBOLT: _GraphBolt, "dgl.sparse": _Sparse}
+def _execute_followed(real: Loader, module: ModuleType) -> None:
+    """Execute the real module, then change it."""
+    real.exec_module(module)
+    followed()[module.__name__](module)
+
+
+_EXECUTE = {_GRAPHBOLT: _execute_graphbolt, "dgl.sparse": _execute_sparse}
 
 
 def _stand_in(module: ModuleType) -> None:

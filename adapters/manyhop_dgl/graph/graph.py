@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -88,23 +89,7 @@ def node_counts(num_nodes: object, lists: Mapping[EdgeType, tuple[Tensor, Tensor
     return dict(sorted(num_nodes.items()))
 
 
-class _Widths:
-    """A separate class: inside a class with a method ``int``, annotations could not name ``int``."""
-
-    if TYPE_CHECKING:
-
-        def _with_idtype(self, idtype: torch.dtype) -> Graph: ...
-
-    def int(self) -> Graph:
-        """Return the same edges and data, with int32 ids in blocks."""
-        return self._with_idtype(torch.int32)
-
-    def long(self) -> Graph:
-        """Return the same edges and data, with int64 ids in blocks."""
-        return self._with_idtype(torch.int64)
-
-
-class Graph(_Widths, GraphData):
+class Graph(GraphData):
     """A graph of any number of node and edge types to sample from, with the interface of a ``DGLGraph`` but no compute.
 
     It has types, counts, degrees, edges and data (``ndata``, ``edata``, ``nodes[...]``, ``edges[...]``) under DGL's
@@ -146,7 +131,7 @@ class Graph(_Widths, GraphData):
     def __init__(
         self,
         edges: Mapping[EdgeType, tuple[ArrayLike, ArrayLike]] | tuple[ArrayLike, ArrayLike],
-        num_nodes: Mapping[NodeType, int] | int | None = None,
+        num_nodes: Mapping[NodeType, builtins.int] | builtins.int | None = None,
         *,
         idtype: torch.dtype | None = None,
         placement: Place = "process",
@@ -305,6 +290,14 @@ class Graph(_Widths, GraphData):
                 else:
                     moved.hold(name, value)
         return out
+
+    def int(self) -> Graph:
+        """Return the same edges and data, with int32 ids in blocks."""
+        return self._with_idtype(torch.int32)
+
+    def long(self) -> Graph:
+        """Return the same edges and data, with int64 ids in blocks."""
+        return self._with_idtype(torch.int64)
 
     def local_var(self) -> Graph:
         """Copy the graph, not its tensors: data set on the copy do not change this graph."""

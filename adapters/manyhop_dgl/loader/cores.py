@@ -26,56 +26,44 @@ class WorkerInit:
             self.func(worker_id)
 
 
-class _Bound:
-    """Run a function in a thread that is bound to a core."""
+class _BoundInit:
+    """Called in each thread: binds it to a core, then calls the function that is called in threads."""
 
-    def __init__(self, before: Callable[[int], object], cores: list[int]) -> None:
-        self.before, self.cores = before, cores
+    def __init__(self, func: Callable[[int], object], cores: list[int]) -> None:
+        self.func, self.cores = func, cores
 
     def __call__(self, worker_id: int) -> None:
         os.sched_setaffinity(0, {self.cores[worker_id]})
-        self.before(worker_id)
+        self.func(worker_id)
 
 
-@contextmanager
-def _bound(
-    loader: CoreControl, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
-) -> Iterator[list[int]]:
-    """Bind the loader's threads and the caller to separate cores in the body; yield the caller's cores."""
-    if loader.num_workers == 0:
+def _choose_cores(
+    num_workers: int, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
+) -> tuple[list[int], list[int]]:
+    """Return one core per thread, and the cores of the caller."""
+    if num_workers == 0:
         raise InputError(
             "Expected num_workers of at least 1 for enable_cpu_affinity(), got 0: there is nothing to bind."
         )
     if not hasattr(os, "sched_setaffinity"):
         raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
-    loader_cores = cpu_cores("loader_cores", () if loader_cores is None else loader_cores)
-    compute_cores = cpu_cores("compute_cores", () if compute_cores is None else compute_cores)
-    before = sorted(os.sched_getaffinity(0))
-    for name, cores in (("loader_cores", loader_cores), ("compute_cores", compute_cores)):
-        if not set(cores) <= set(before):
-            raise InputError(f"Expected {name} out of the cores of this process, {before}, got {cores}.")
-    if loader_cores and len(loader_cores) != loader.num_workers:
-        raise InputError(f"Expected one of loader_cores for each of {loader.num_workers} workers, got {loader_cores}.")
-    if not loader_cores:
-        free = [core for core in before if core not in compute_cores]
-        if len(free) < loader.num_workers:
-            raise InputError(
-                f"Expected as many cores as workers, got {len(free)} for num_workers={loader.num_workers}. Use fewer "
-                "workers, or name loader_cores."
-            )
-        loader_cores = free[: loader.num_workers]
-    compute = compute_cores or [core for core in before if core not in loader_cores] or before
-    init, threads = loader.worker_init_fn, torch.get_num_threads()
-    assert init is not None
-    try:
-        loader.worker_init_fn = _Bound(init, loader_cores)
-        os.sched_setaffinity(0, compute)
-        torch.set_num_threads(len(compute))
-        yield compute
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
-        loader.worker_init_fn = init
+    available = sorted(os.sched_getaffinity(0))
+    chosen = []
+    for name, given in (("loader_cores", loader_cores), ("compute_cores", compute_cores)):
+        cores = cpu_cores(name, () if given is None else given)
+        if not set(cores) <= set(available):
+            raise InputError(f"Expected {name} out of the cores of this process, {available}, got {cores}.")
+        chosen.append(cores)
+    threads, compute = chosen
+    if threads and len(threads) != num_workers:
+        raise InputError(f"Expected one of loader_cores for each of {num_workers} workers, got {threads}.")
+    threads = threads or [core for core in available if core not in compute][:num_workers]
+    if len(threads) < num_workers:
+        raise InputError(
+            f"Expected as many cores as workers, got {len(threads)} for num_workers={num_workers}. Use fewer workers, "
+            "or name loader_cores."
+        )
+    return threads, compute or [core for core in available if core not in threads] or available
 
 
 class CoreControl:
@@ -93,12 +81,12 @@ class CoreControl:
         compute_cores: Sequence[int] | None = None,
         verbose: bool = True,
     ) -> Iterator[None]:
-        """Bind the loader's threads to their own cores in the body, and the caller to the others.
+        """Bind the loader's threads to one core each in the body, and the caller to the others.
 
         Args:
             loader_cores: one core per thread; default: the first cores of the process.
             compute_cores: cores of the caller, and the number of torch's threads; default: the rest.
-            verbose: print which they are.
+            verbose: print the chosen cores.
 
         Raises:
             InputError: cores that the process may not use, or fewer than threads.
@@ -106,12 +94,16 @@ class CoreControl:
         if self.device.type != "cpu":
             yield
             return
-        with _bound(self, loader_cores, compute_cores) as compute:
-            self.cpu_affinity_enabled = True
-            if verbose:
-                cores = self.worker_init_fn.cores
-                print(f"{self.num_workers} threads of the loader on cores {cores}, others on {compute}")
-            try:
-                yield
-            finally:
-                self.cpu_affinity_enabled = False
+        own, compute = _choose_cores(self.num_workers, loader_cores, compute_cores)
+        before, init, threads = os.sched_getaffinity(0), self.worker_init_fn, torch.get_num_threads()
+        if verbose:
+            print(f"{self.num_workers} threads of the loader on cores {own}, others on {compute}")
+        try:
+            self.worker_init_fn, self.cpu_affinity_enabled = _BoundInit(init, own), True
+            os.sched_setaffinity(0, compute)
+            torch.set_num_threads(len(compute))
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+            torch.set_num_threads(threads)
+            self.worker_init_fn, self.cpu_affinity_enabled = init, False

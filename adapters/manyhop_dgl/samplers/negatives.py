@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl.samplers.arguments import as_ids, canonical, same_device
+from manyhop_dgl.samplers.arguments import as_ids, by_edge_type, canonical, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs
 
@@ -302,17 +302,15 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
                 f"Expected seed edges as a dict, edge type -> edge ids, since the graph has several: {edge_types}."
             )
         eids = {edge_types[0]: eids}
-    if not eids:
+    given: Mapping[Any, object] = eids
+    if not given:
         raise InputError("Expected seed edges of at least one edge type, got an empty dict.")
     found: dict[EdgeType, Tensor] = {}
-    for name, ids in eids.items():
-        edge_type = canonical(name, edge_types, "the seed edges")
-        if edge_type in found:
-            raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
+    for edge_type, ids in by_edge_type(given, edge_types, "the seed edges").items():
         wide = as_ids(ids, f"seed edges of type {edge_type}")
         same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
-        found[edge_type] = wide.to(g.idtype)
         check_range(f"seed edges of type {edge_type}", wide, g.num_edges(edge_type))
+        found[edge_type] = wide.to(g.idtype)
     return found
 
 

@@ -31,7 +31,7 @@ from manyhop_dgl.samplers.arguments import (
 from manyhop_dgl.samplers.blocks import move, to_blocks
 from manyhop_dgl.samplers.features import sample_and_gather
 from manyhop_dgl.samplers.keys import Keys
-from manyhop_dgl.samplers.plan import CPU, Arguments, Plan, Plans, as_device, parse_device
+from manyhop_dgl.samplers.plan import CPU, Arguments, Plans, as_device, parse_device
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
@@ -71,20 +71,6 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Return DGL's sampler of the same arguments."""
         raise NotImplementedError
 
-    def plan(self, g: GraphLike, device: torch.device | str | None = None) -> Plan:
-        """Return the plan that samples a graph without DGL's objects, built once per graph and device.
-
-        Args:
-            g: the graph.
-            device: where to sample; ``None``: on the CPU.
-
-        Raises:
-            InputError: arguments that do not fit the graph.
-            GraphError: edge data for ``prob`` or ``mask`` that is missing or wrong.
-        """
-        arguments = self.arguments()
-        return self.plans.of(arguments.topology(g), arguments, as_device(device))
-
     def sample_blocks(
         self, g: GraphLike, seed_nodes: object, exclude_eids: object = None
     ) -> tuple[Nodes, Nodes, list[DGLBlock]]:
@@ -105,18 +91,12 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
-        return self.blocks_for_key(g, seed_nodes, self.next_key(), exclude_eids)
-
-    def blocks_for_key(
-        self, g: GraphLike, seed_nodes: object, key: BatchKey, exclude_eids: object = None
-    ) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-        """Sample like ``sample_blocks``, for a key."""
         arguments = self.arguments()
         topology = arguments.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
         exclude = read_exclude(exclude_eids, topology)
         same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
-        tensors = self.plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
+        tensors = self.plans.of(topology, arguments, CPU).sample(seeds, self.next_key(), exclude)
         blocks = to_blocks(tensors, g)
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:

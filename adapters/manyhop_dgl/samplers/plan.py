@@ -248,12 +248,6 @@ class Plan:
             self._placed = PlacedGraph.of(topology.graph, device, where)
             self.engine = placed_engine(self._placed, self._spec)
 
-    def request(
-        self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
-    ) -> NodeRequest:
-        """Return the request to the engine."""
-        return NodeRequest(key=key, seeds=seeds, exclude=exclude)
-
     def sample(
         self,
         seeds: Mapping[NodeType, Tensor],
@@ -274,14 +268,15 @@ class Plan:
             InputError: seeds or edges that the graph does not have.
             CapacityError: the batch does not fit in memory.
         """
-        sample = self.engine.sample(self.request(seeds, key, exclude))
+        sample = self.engine.sample(NodeRequest(key=key, seeds=seeds, exclude=exclude))
         return cut(sample, dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
 
     def begin(
         self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
     ) -> PendingBlocks:
         """Enqueue on a GPU the sampling of batches, ``(seeds, key, exclude)`` each, on the current stream."""
-        return PendingBlocks(self, self.engine.begin([self.request(*batch) for batch in batches]))
+        requests = [NodeRequest(key=key, seeds=seeds, exclude=exclude) for seeds, key, exclude in batches]
+        return PendingBlocks(self, self.engine.begin(requests))
 
     def begin_group(
         self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
