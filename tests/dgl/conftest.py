@@ -7,7 +7,7 @@ from manyhop_dgl.samplers import keys
 
 # It has wheels for Python up to 3.12. (This folder is a package "dgl" to Python, so looking for that would find it.)
 NEEDS_DGL = ["test_dgl_[!c]*", "test_dgl_ca*", "test_embeddings_in_graph.py", "test_gb_layers_gpu.py"]
-NEEDS_DGL += ["test_gb_training.py", "test_lazy_blocks.py", "test_torch_graph*"]
+NEEDS_DGL += ["test_lazy_blocks.py", "test_torch_graph*"]
 collect_ignore_glob = [] if installed_version(("dgl",)) else NEEDS_DGL
 
 

@@ -92,18 +92,6 @@ def test_wrong_features_and_ids():
         gb.TorchBasedFeature(ROWS).read(torch.tensor([1.0]))
 
 
-def test_copies_on_devices():
-    feature = gb.TorchBasedFeature(ROWS)
-    copy = feature.to("cpu")
-    assert copy is not feature
-    assert torch.equal(copy.read(), ROWS)
-    assert "feature=tensor" in repr(feature)
-    if not torch.cuda.is_available():
-        assert not feature.is_pinned()
-        with pytest.raises(InputError, match="CUDA device"):
-            feature.pin_memory_()
-
-
 def store(cls=gb.BasicFeatureStore):
     return cls(
         {
@@ -276,14 +264,6 @@ def test_features_on_a_gpu():
         feature.update(wide)
         assert torch.equal(feature.read(ids).cpu(), wide[ids.cpu()])
     assert gb.TorchBasedFeature(rows).to("pinned").is_pinned()
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([3, 1]), torch.tensor([3, 1], dtype=torch.uint16), [3, 1]], ids=repr)
-def test_rows_are_changed_by_ids_of_any_kind(ids):
-    feature = gb.TorchBasedFeature(torch.zeros(4, 1))
-    feature.update(torch.tensor([[5.0], [6.0]]), ids)
-    assert feature.read().flatten().tolist() == [0, 6, 0, 5]
-    assert feature.read(ids).flatten().tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(

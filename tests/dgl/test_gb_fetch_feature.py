@@ -19,16 +19,6 @@ def test_features():
             assert torch.equal(features["weight"][:, 0], layer.original_edge_ids.float())
 
 
-def test_features_are_gathered_by_one_call(monkeypatch):
-    from manyhop_graphbolt.stages import features
-
-    calls = []
-    gather = features.gather
-    monkeypatch.setattr(features, "gather", lambda asked, **more: calls.append(len(asked)) or gather(asked, **more))
-    list(sampled(batch_size=30))
-    assert calls == [4, 4]  # two of nodes, one of each layer's edges
-
-
 def test_features_of_another_store():
     class Store:
         def read(self, domain, type_name, feature_name, ids):

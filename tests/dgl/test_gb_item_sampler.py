@@ -3,14 +3,12 @@
 import itertools
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import BatchPlan
 
 
 def items_of(batches):
@@ -39,12 +37,6 @@ def test_every_item_once_per_epoch(drop_last, shuffle):
     again = gb.ItemSampler(gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, seed=3)
     assert [sampler.make_batch(2, b).tolist() for b in reversed(range(len(sampler)))] == epochs[2][::-1]
     assert [items_of(again) for _ in range(3)] == epochs
-
-
-def test_the_shuffle_is_that_of_all_loaders():
-    sampler = gb.ItemSampler(gb.ItemSet(1000), 64, as_they_are, shuffle=True, seed=11)
-    plan = BatchPlan(1000, 64, shuffle=True, seed=11)
-    assert np.array_equal(sampler.make_batch(5, 3).numpy(), plan.indices(5, 3))
 
 
 def test_items_become_minibatches():

@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import torch
@@ -35,21 +34,6 @@ def sampled(**kwargs):
     return pipe.fetch_feature(FEATURES, node_feature_keys=["feat", "more"], edge_feature_keys=["weight"])
 
 
-def as_plain(minibatch):
-    """All that is in a minibatch, to be compared."""
-    layers = [
-        (layer.sampled_csc.indices.tolist(), layer.original_edge_ids.tolist()) for layer in minibatch.sampled_subgraphs
-    ]
-    return minibatch.seeds.tolist(), minibatch.labels.tolist(), minibatch.input_nodes.tolist(), layers
-
-
-def test_minibatches_are_those_of_the_chain():
-    expected = [[as_plain(minibatch) for minibatch in pipe] for pipe in [sampled()] for _ in range(2)]
-    for loader in (gb.DataLoader(sampled(), num_workers=3), gb.DataLoader(sampled(), overlap_feature_fetch=False)):
-        assert [[as_plain(minibatch) for minibatch in loader] for _ in range(2)] == expected
-        assert isinstance(loader, torch.utils.data.DataLoader)
-
-
 class Where:
     """A function of the user that notes in which thread it is called."""
 
@@ -72,17 +56,6 @@ def test_functions_of_the_user_run_where_graphbolt_runs_them(num_workers):
     alone = Where()
     list(gb.DataLoader(nodes().transform(alone)))
     assert alone.threads == {here}
-
-
-def test_batches_are_made_ahead_but_not_all():
-    made = []
-    pipe = nodes(shuffle=False).transform(lambda minibatch: made.append(1) or minibatch).sample_neighbor(GRAPH, [2])
-    iterator = iter(gb.DataLoader(pipe, num_workers=2))
-    next(iterator)
-    deadline = time.monotonic() + 60
-    while len(made) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert 3 <= len(made) <= 6  # two threads, two batches each, and what was handed out
 
 
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's

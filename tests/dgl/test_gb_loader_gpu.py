@@ -158,17 +158,6 @@ def test_where_topology_and_features_reside(graph, placement, num_workers, links
     assert made.stats().gathered_bytes > 0
 
 
-def test_features_that_change_are_seen(graph):
-    for num_workers in (0, 2):
-        store = features("cpu")
-        for i, minibatch in enumerate(gb.DataLoader(chain(graph, store, "cuda"), num_workers=num_workers)):
-            rows = store.read("node", None, "feat")
-            assert torch.equal(minibatch.node_features["feat"].cpu(), rows[minibatch.input_nodes.cpu()])
-            if i in (1, 2):
-                ids = torch.arange(2000) if i == 1 else None
-                store.update("node", None, "feat", torch.rand(2000, 3), ids)
-
-
 def test_a_cached_feature_in_a_loader(graph):
     rows, store = torch.arange(6000.0).view(2000, 3), features("cpu")
     cached = store["node", None, "feat"] = gb.GPUCachedFeature(gb.TorchBasedFeature(rows), 300)

@@ -49,13 +49,6 @@ def test_groups_change_nothing(sizes, num_workers):
     assert min(figures.edges, figures.nodes, figures.assemble_s) > 0
 
 
-def test_in_the_caller_the_host_times_stages(sizes):
-    loader = gb.DataLoader(links(), num_workers=0, overlap_feature_fetch=False)
-    assert len(list(loader)) == 16
-    assert sizes == []
-    assert loader.stats().sample_s > 0
-
-
 def test_two_samplers_in_a_chain(sizes):
     def chain():
         pipe = batches("seeds", torch.arange(60), batch_size=20, seed=3).copy_to("cuda")

@@ -61,12 +61,6 @@ def test_to_moves_layers_and_each_tensor_once():
     assert layers[0].original_column_node_ids is layers[1].original_row_node_ids
 
 
-def test_key_stays_what_it_is():
-    minibatch = next(iter(batches("seeds", torch.arange(8), seed=5)))
-    assert minibatch.key == (5, 0, 0)
-    assert minibatch.to("cpu").key == (5, 0, 0)
-
-
 def test_pairs_with_labels_of_seeds():
     seeds, marks = torch.tensor([[0, 2], [1, 3]]), torch.tensor([1, 0])
     classes = gb.MiniBatch(compacted_seeds=seeds, labels=marks)

@@ -27,11 +27,6 @@ EQUAL = {
     "strided": lambda ids: torch.stack([ids, ids + 99], -1)[..., 0],
     "int16": lambda ids: ids.to(torch.int16),
 }
-ARRAYS = {
-    "other byte order": lambda ids: ids.numpy().astype(">i8"),
-    "backwards": lambda ids: ids.numpy()[::-1].copy()[::-1],
-    "read-only": lambda ids: np.frombuffer(ids.numpy().tobytes(), np.int64).reshape(ids.shape),
-}
 
 
 def of_items(ids):
@@ -74,7 +69,6 @@ TAKES_TENSORS = {
     "unique nodes": (lambda ids: gb.unique_and_compact([ids])[0].tolist(), IDS),
     "excluded edges": (excluded, PAIRS),
 }
-TAKES_ARRAYS = {name: TAKES_TENSORS[name] for name in TAKES_TENSORS if "edges" not in name and "graph" not in name}
 place = pytest.mark.parametrize("place", TAKES_TENSORS.values(), ids=TAKES_TENSORS)
 
 
@@ -91,13 +85,6 @@ def test_without_numbers_in_memory(place, odd):
 def test_other_forms_of_the_same_ids(place, other):
     use, ids = place
     assert use(other(ids)) == use(ids)
-
-
-@pytest.mark.parametrize("place", TAKES_ARRAYS.values(), ids=TAKES_ARRAYS)
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_arrays(place, array):
-    use, ids = place
-    assert use(array(ids)) == use(ids)
 
 
 @pytest.mark.parametrize("items", [np.array(["a", "b"]), (torch.tensor(3), IDS), torch.tensor(2.5)], ids=str)

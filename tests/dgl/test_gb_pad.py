@@ -5,7 +5,6 @@ import torch
 from gb_graphs import batches, random_graph, random_hetero_graph
 from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 
-import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop_graphbolt.graph.subgraph import columns_of_edges
@@ -202,18 +201,6 @@ def test_blocks_compute_the_same():
         assert len(padded.labels) == padded.blocks[-1].num_dst_nodes()
 
 
-def test_a_step_is_captured_on_minibatches():
-    """On a CPU it runs eagerly, of all forms that a step may take."""
-    pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
-    step = manyhop_dgl.capture(lambda batch: batch.node_features["x"].sum() + batch.labels.sum())
-    found = [step(minibatch) for minibatch in gb.DataLoader(nodes(), pad="auto")]
-    expected = [one.node_features["x"].sum() + one.labels.sum() for one in gb.DataLoader(nodes())]
-    assert torch.allclose(torch.stack(found), torch.stack(expected))
-    assert (step.eager, step.replayed) == (4, 0)
-    with pytest.raises(InputError, match="not padded"):
-        manyhop_dgl.capture(step)(next(iter(gb.DataLoader(nodes()))))
-
-
 class Own(gb.SubgraphSampler):
     """A user's sampler."""
 
@@ -232,8 +219,3 @@ def test_what_cannot_be_padded(chain, message):
         gb.DataLoader(chain(), pad="auto")
     with pytest.raises(InputError, match="pad to be None or 'auto', got 3"):
         gb.DataLoader(nodes(), pad=3)
-
-
-def test_sizes_do_not_need_the_last_minibatch():
-    loader = gb.DataLoader(nodes(drop_last=True), pad="auto")
-    assert [minibatch.seeds.numel() for minibatch in loader] == [64] * 3

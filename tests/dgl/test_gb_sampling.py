@@ -43,15 +43,6 @@ def test_fanouts_count_per_node_and_the_last_is_that_of_the_seeds(stage):
     assert minibatch.input_nodes.unique().numel() == minibatch.input_nodes.numel()
 
 
-def test_with_replacement():
-    graph = random_graph(num_nodes=30, num_edges=60)
-    (minibatch,) = batches("seeds", torch.arange(30), batch_size=30).sample_neighbor(graph, [5], replace=True)
-    layer = minibatch.sampled_subgraphs[0]
-    degree = graph.edges[1].bincount(minlength=30)
-    assert torch.equal(layer.sampled_csc.indptr.diff(), torch.where(degree > 0, 5, 0))
-    assert set(edges_of(layer)) <= set(in_edges(graph.edges, torch.arange(30)))
-
-
 @pytest.mark.parametrize("stage", ["sample_neighbor", "sample_layer_neighbor"])
 def test_masks_and_weights(stage):
     mask = torch.arange(400) % 3 == 0

@@ -1,10 +1,6 @@
 """Scripts for DGL's GraphBolt, with one line changed, or none."""
 
-import os
-import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,16 +49,6 @@ def test_link_prediction(ours, folder, name):
 def test_heterogeneous(ours, folder):
     main = runpy.run_path(str(ours("rgcn")))["main"]
     assert main(str(heterogeneous(folder)), 2) > 0.75
-
-
-@pytest.mark.slow
-def test_several_processes_of_an_unchanged_script(folder):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    script = str(SCRIPTS / "multi_process.py")
-    command = [sys.executable, "-m", "manyhop_dgl", script, str(homogeneous(folder)), "0"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert float(re.findall(r"^accuracy (\S+)$", done.stdout, flags=re.MULTILINE)[0]) > 0.7
 
 
 def test_install_and_back():

@@ -1,8 +1,6 @@
 """The gate, on checkouts of a few lines."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import execute
@@ -112,31 +110,6 @@ def test_scripts_on_gpus_get_their_devices(gate, monkeypatch):
     assert execute.of_script(1, "Found no NVIDIA driver", gpus=1).outcomes == {execute.SCRIPT: "failed"}
 
 
-@pytest.mark.parametrize(
-    ("project", "file", "package"),
-    [
-        ("relbench", "test/modeling/test_loader.py", "."),
-        ("graphstorm", "tests/unit-tests/test_dataloading.py", "python"),
-    ],
-)
-def test_projects_import_their_own_package_from_the_checkout(tmp_path, monkeypatch, project, file, package):
-    inside = tmp_path / "inside.py"
-    inside.write_text(INSIDE)
-    monkeypatch.setattr(execute, "INSIDE", inside)
-    checkout = tmp_path / "checkout"
-    (checkout / package).mkdir(parents=True)
-    (checkout / package / f"its_{project}.py").write_text("x = 1")
-    (checkout / file).parent.mkdir(parents=True)
-    (checkout / file).write_text(f"import its_{project}\ndef test_it(): assert its_{project}.x == 1")
-    (checkout / "examples").mkdir()
-    (checkout / "examples" / "script.py").write_text("raise SystemExit('scripts of projects are not run')")
-    page = tmp_path / "page.md"
-    assert run.main([f"--{project}", str(checkout), "--output", str(page)]) == 0
-    assert f"| `{file}` | 1 passed | 1 passed |" in page.read_text()
-    assert f"## {suites.TITLES[project]} " in page.read_text()
-    assert page.read_text().startswith("# Compatibility with projects\n")
-
-
 TESTS_OF_GRAPHSTORM = """
 import os, pytest
 @pytest.mark.parametrize("n", [1, 2])
@@ -161,11 +134,6 @@ def test_tests_of_graphstorm_have_a_process_each(tmp_path, monkeypatch):
     }
     assert result.messages == {"test_wrong": "AssertionError: wrong assert False"}
     assert result.note == "some need the package no_such_package"
-
-
-def test_nothing_chosen(gate, capsys):
-    assert run.main(["--pyg", "/", "--only", "nothing*"]) == 2
-    assert "name a checkout" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -253,8 +221,3 @@ def test_scripts_find_stand_ins_and_manyhop(tmp_path, what):
     output = (tmp_path / f"1_{project}_script.py.swapped.txt").read_text()
     assert result.outcomes == {execute.SCRIPT: "passed"}, output
     assert output.splitlines()[-1] == SHOWN[what]
-
-
-def test_the_command_prints_how_it_is_used():
-    command = [sys.executable, str(HERE / "run.py"), "--help"]
-    assert "--dgl" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
