@@ -17,23 +17,10 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, RowRequest, gather
 
 DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int8,
-    torch.uint8,
-    torch.int16,
-    torch.uint16,
-    torch.int32,
-    torch.uint32,
-    torch.int64,
-    torch.uint64,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.uint16,
+    torch.int32, torch.uint32, torch.int64, torch.uint64, torch.bool, torch.complex64, torch.complex128,
     torch.float8_e4m3fn,
-]
+]  # fmt: skip
 
 
 def random_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

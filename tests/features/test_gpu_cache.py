@@ -120,19 +120,6 @@ def test_rows_have_to_be_copied_as_bytes() -> None:
         visited([[1]], torch.randn(5, 5).t())
 
 
-def test_counts_are_taken_once() -> None:
-    rows = cached(torch.randn(10, 4), [3, 5])
-    for _ in range(2):
-        gather_on_gpu([RowRequest(rows, torch.tensor([3, 4, 5, 5]))], CPU)
-        assert rows.take_counts() == (4, 3)
-    assert rows.take_counts() == (0, 0)
-
-
-def test_rows_without_numbers() -> None:
-    rows = cached(torch.randn(10, 0), [3, 5])
-    assert gather_on_gpu([RowRequest(rows, torch.tensor([3, 4]))], CPU)[0].shape == (2, 0)
-
-
 def test_a_cache_on_another_device_is_not_read() -> None:
     rows, index = cached(torch.randn(70, 4), [3, 50]), torch.tensor([3, 4, 50])
     rows.rows = rows.rows.to("meta")

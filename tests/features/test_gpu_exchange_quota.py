@@ -34,13 +34,6 @@ def test_where_there_is_not_enough_room_all_have_less():
     assert shares.row_caps == shares.id_caps
 
 
-def test_nothing_is_sent_ahead_of_what_is_not_known():
-    known = SpeculativeQuota(1)
-    known.learn(5, [1000, 0], WIDTHS, 4)
-    shares = known.shares(6, WIDTHS, 4)
-    assert (shares.row_caps, shares.id_caps) == ((0, 0), (0, 0))
-
-
 def test_the_next_exchange_may_need_a_little_more():
     known = SpeculativeQuota(1)
     known.learn(5, [1000, 0], WIDTHS, 4)
@@ -125,15 +118,6 @@ def test_ids_that_come_again_are_looked_for_where_that_pays():
     assert [n for n, (_, second) in enumerate(answers) if second] == [31, 63]
     seldom.ends = [500_000]
     assert [looked_for(repeats, often, seldom)[1] for _ in range(33)][-2:] == [True, True]
-
-
-def test_a_few_ids_are_sent_sooner_than_looked_for():
-    repeats = Repeats()
-    few, wide = group(1000, count=10_000), group(1000, count=10_000, width=1 << 16)
-    assert [looked_for(repeats, few, wide) for _ in range(3)] == [[True, True], [False, True], [False, True]]
-    many = group(10**5)
-    assert looked_for(repeats, many, wide) == [True, True]
-    assert looked_for(repeats, few, wide) == [False, True]
 
 
 def test_nothing_is_looked_for_where_nothing_is_sent_or_numbers_are_too_long():

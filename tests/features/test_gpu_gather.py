@@ -1,10 +1,6 @@
 """The GPU's gather, on CPU tensors in triton's interpreter: equal to indexing, for every source that kernels read."""
 
-import threading
-import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +12,10 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
-from manyhop.system.kernel_progress import compiled_within
 
 triton = pytest.importorskip("triton")
 from manyhop.features import gather_gpu  # noqa: E402
 from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
-from manyhop.system import triton_launch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -189,12 +183,6 @@ def test_far_rows_with_many_repeats(far: None, data: st.DataObject) -> None:
         assert torch.equal(got, source[index.long()])
 
 
-@pytest.mark.slow
-def test_far_rows_asked_for_a_thousand_times(far: None) -> None:
-    source, index = torch.randn(3, 20), torch.tensor([1] * 1000 + [0, 2, 1])
-    assert torch.equal(gathered((source, index))[0], source[index])
-
-
 @pytest.mark.parametrize("bad", [-1, 100, 2**62])
 def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
     index = torch.randint(0, 100, (90,))
@@ -266,19 +254,3 @@ def test_before_plans_are_freed_their_own_gpus_are_waited_for(monkeypatch: pytes
     plans.of([RowRequest(x, index)], CPU)
     assert waited == [torch.device("cuda", 1)]
     assert len(plans.held) == 1
-
-
-def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    compiled = SimpleNamespace(run=lambda *args: calls.append(args), function="code", packed_metadata="metadata")
-    active = SimpleNamespace(get_current_stream=lambda index: 7)
-    monkeypatch.setattr(triton_launch, "INTERPRETED", False)
-    monkeypatch.setattr(triton_launch, "driver", SimpleNamespace(active=active))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    function = SimpleNamespace(warmup=lambda *_, **__: compiled, fn=lambda source, target, WIDE: None)
-    kernel = triton_launch.Kernel(function, (True,))
-    start, me = time.perf_counter(), threading.current_thread().name
-    for programs in (3, 5):
-        kernel(torch.device("cuda", 1), programs, 11, target=12)
-    assert len(compiled_within(me, start, time.perf_counter())) == 1
-    assert [(args[0], args[3], args[-3:]) for args in calls] == [(3, 7, (11, 12, True)), (5, 7, (11, 12, True))]

@@ -10,7 +10,8 @@ import manyhop
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.whole_memory import communicators
 from manyhop.features.whole_memory import memory as wholegraph
-from manyhop.features.whole_memory.memory import WholeMemory
+from manyhop.features.whole_memory.memory import WholeMemory, share_graph, tables_of
+from manyhop.graph import EdgeInput, build_graph
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -152,16 +153,6 @@ def test_files_are_read(stand_in, tmp_path):
         memory.load(tmp_path / "a.npy")
 
 
-def test_reading_files_shows_how_far_it_is(stand_in, tmp_path, capsys):
-    for name in ("a", "b"):
-        np.save(tmp_path / f"{name}.npy", np.zeros((500, 2), np.float32))
-    files = [tmp_path / "a.npy", tmp_path / "b.npy"]
-    WholeMemory.from_files(files, progress=False)
-    assert capsys.readouterr().err == ""
-    WholeMemory.from_files(files, progress=True)
-    assert "Reading 2 files: 100%" in capsys.readouterr().err
-
-
 def test_memory_that_nothing_uses_is_freed_when_another_is_made(stand_in):
     memory = WholeMemory((10,), torch.float32)
     part = memory.whole[3:5]
@@ -216,3 +207,16 @@ def test_rows_of_a_distributed_tensor_are_a_source(stand_in):
     assert rows.shape == (10, 2)
     assert rows.is_whole
     assert torch.equal(rows.rows, memory.local)
+
+
+def test_a_graph_is_in_one_piece_of_memory(stand_in):
+    edges = EdgeInput(row=torch.tensor([2, 0, 1]), col=torch.tensor([0, 1, 0]), weight=torch.rand(3).double())
+    graph = build_graph({"a": 3, "b": 2}, {("a", "to", "b"): edges}, node_time={"b": torch.tensor([5, 7])})
+    spread, memory = share_graph(graph)
+    tables, own = dict(tables_of(spread)), dict(tables_of(graph))
+    assert list(tables) == list(own)
+    for name, table in tables.items():
+        assert (table.data_ptr() - memory.whole.data_ptr()) % 256 == 0
+        assert torch.equal(table, own[name])
+        assert table.dtype == own[name].dtype
+    assert spread.num_nodes == graph.num_nodes

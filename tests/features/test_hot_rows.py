@@ -34,15 +34,6 @@ def test_the_rows_asked_for_most_often_are_kept():
     assert visits.hottest(1.0)[0][1].tolist() == [12, 15, 19]
 
 
-def test_a_cache_of_some_bytes_is_shared_by_all_tensors():
-    x, y, other = sharded(20, 2), sharded(20, 1), sharded(6, 3)
-    visits = visited(x, y, other)
-    # 12 bytes per row of x and y together, 12 per row of other: 15 and 5 were asked for three times, 19 twice.
-    assert [ids.tolist() for _, ids in visits.hottest(35)] == [[15], [5]]
-    assert [ids.tolist() for _, ids in visits.hottest(36)] == [[15, 19], [5]]
-    assert [ids.tolist() for _, ids in visits.hottest(0)] == [[], []]
-
-
 def test_a_float_counts_rows_and_an_integer_bytes():
     assert rows_wanted([sharded(20, 2), sharded(10, 1)], 0.5) == 15
     assert rows_wanted([sharded(20, 2), sharded(10, 1)], 41) == 10

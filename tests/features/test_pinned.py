@@ -118,19 +118,6 @@ def test_what_cannot_be_pinned(driver: Driver, monkeypatch: pytest.MonkeyPatch) 
         pin(torch.zeros(3))
 
 
-def test_small_tensors_in_one_page_are_pinned_each_for_itself(driver: Driver) -> None:
-    memory = torch.zeros(3 * PAGE, dtype=torch.uint8)
-    begin = -memory.data_ptr() % PAGE
-    one, other = memory[begin : begin + 100], memory[begin + 200 : begin + 300]
-    pin(one)
-    pin(other)
-    pin(other)
-    unpin(one)
-    assert is_pinned(other)
-    unpin(other)
-    assert not driver.pinned
-
-
 def test_a_forked_child_pins_for_itself(driver: Driver) -> None:
     source = torch.zeros(3 * PAGE, dtype=torch.uint8)
     pin(source)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from manyhop import files
-from manyhop.files.graph_writer import edge_pieces
 from manyhop.files.sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
@@ -94,15 +93,6 @@ def test_edges_are_counted_in_each_pass_of_sorting_them_into_files(order, piece,
     sorter.write({name: tmp_path / f"{name}.npy" for name in ("colptr", "row", "edge_index")}, 60, 60, progress=True)
     assert f"{300 * passes}/{300 * passes} [" in capsys.readouterr().err
     assert torch.equal(files.open(tmp_path / "edge_index.npy").read()[1], col.sort().values)
-
-
-def test_edges_of_a_graph_are_counted_while_they_are_collected(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("tqdm.std.time", itertools.count(step=2.0).__next__)
-    ids = torch.arange(300) % 60
-    _, pieces = edge_pieces(ids, ids, {})
-    assert [torch.equal(src, ids) for src, _, _ in pieces] == [True]
-    assert "Collecting edges: 100%" in capsys.readouterr().err
 
 
 def test_many_edges_have_a_bar_while_metis_keeps_the_gil(monkeypatch, capsys):

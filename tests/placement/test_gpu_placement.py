@@ -31,11 +31,6 @@ def places(features, hardware, mode="auto", topology=TOPOLOGY):
     return [placement.topology.place, *(c.place for c in placement.features)]
 
 
-def test_what_fits_is_on_each_gpu():
-    for more in ({}, {"gpus_per_node": 4}, {"num_nodes": 2, "together": False}):
-        assert places([X, Y, LABELS], hardware(131, 1, **more)) == ["device"] * 4
-
-
 def test_step_by_step_down():
     """One node of four peers with ever less memory: the largest leave first, the topology last."""
     four = {"gpus_per_node": 4}
@@ -238,12 +233,6 @@ def test_reasons_and_figures():
     assert "x: device. 93.1 GiB are asked for on the GPU." in str(
         decide_gpu(TOPOLOGY, [X], hardware(150), mode="cuda-cuda")
     )
-
-
-def test_no_more_than_a_share_is_cached():
-    plan = decide_gpu(TOPOLOGY, [X], hardware(90))
-    assert plan.features[0].cache_bytes == 20 * GB
-    assert plan.gpu_bytes == 30 * GB
 
 
 def test_rows_of_features_that_only_the_cpu_reads_are_cached():
