@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 import torch
+from whole_graph_stand_in import Binding
 
 import manyhop
 from manyhop.errors import FeatureError, InputError
@@ -19,68 +20,23 @@ DTYPES = [
 ]  # fmt: skip
 
 
-class View:
-    typestr = "|i1"
-
-    def __init__(self, memory):
-        self.memory = memory
-
-    def __dlpack__(self):
-        return torch.from_numpy(self.memory).__dlpack__()
-
-
-class Handle:
-    """Memory of one rank; tensors of it keep it, as WholeGraph's do not."""
-
-    def __init__(self, nbytes):
-        self.memory = np.full(nbytes, 77, np.int8)
-
-    def get_local_flatten_tensor(self, import_view, *_):
-        return import_view(self.view()), 0
-
-    def get_global_flatten_tensor(self, import_view, *_):
-        return import_view(self.view()), 0
-
-    def view(self):
-        view = View(self.memory)
-        views.append(view)  # as torch does for as long as its tensor is there
-        return view
-
-
-views = []
-
-
-class Enum:
-    def __getattr__(self, name):
-        return name
-
-
-class Binding:
-    """What WholeMemory calls of WholeGraph."""
-
-    WholeMemoryMemoryType = WholeMemoryMemoryLocation = WholeMemoryDataType = WholeMemoryLogLevel = Enum()
+class Recorder(Binding):
+    """Notes its calls."""
 
     def __init__(self):
+        super().__init__()
         self.freed, self.asked, self.calls = [], [], []
 
     def init(self, *_):
         self.calls.append("init")
 
-    def create_unique_id(self):
-        return bytearray(16)
-
-    def create_communicator(self, uid, rank, size):
-        return self
-
-    def support_type_location(self, kind, location):
-        return True
-
     def malloc(self, nbytes, communicator, kind, location, row_bytes, partition):
         self.asked.append((nbytes, kind, location, row_bytes, partition.tolist()))
-        return Handle(nbytes)
+        return super().malloc(nbytes, communicator, kind, location, row_bytes, partition)
 
     def free(self, handle):
         self.freed.append(handle)
+        super().free(handle)
 
     def destroy_communicator(self, handle):
         self.calls.append("destroy")
@@ -91,14 +47,13 @@ class Binding:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    binding = Binding()
+    binding = Recorder()
     monkeypatch.setattr(communicators, "binding", lambda: binding)
     monkeypatch.setattr(wholegraph, "binding", lambda: binding)
     monkeypatch.setattr(communicators, "check_gpus", lambda *_, **__: None)
     monkeypatch.setattr(wholegraph, "require_room", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    views.clear()
     yield binding
     manyhop.shutdown()
     communicators._communicators.clear()
@@ -162,7 +117,6 @@ def test_memory_that_nothing_uses_is_freed_when_another_is_made(stand_in):
     other = WholeMemory((10,), torch.float32)
     assert stand_in.freed == []  # a view of it is in use
     del part
-    views.clear()
     other = WholeMemory((10,), torch.float32)  # noqa: F841
     gc.collect()
     WholeMemory((10,), torch.float32)
@@ -195,7 +149,8 @@ def test_what_does_not_fit_is_refused(stand_in, monkeypatch):
         memory.put(torch.zeros(9, 2), 0)
     with pytest.raises(FeatureError, match=r"for x, got \[10, 3\] and torch.float32"):
         memory.copy_from(torch.zeros(10, 3))
-    monkeypatch.setattr(stand_in, "support_type_location", lambda *_: False, raising=False)
+    (found,) = communicators._communicators.values()
+    monkeypatch.setattr(found.handle, "support_type_location", lambda *_: False)
     with pytest.raises(InputError, match="Use kind='distributed'"):
         WholeMemory((10,), torch.float32)
 
