@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from manyhop.files.json_files import parse_json, read_json
 from manyhop.files.part import FilePart, Part, file_size
 
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification
-_MOST_NPY_HEADER = 1 << 16  # of a .npy file: numpy writes less than 200
 
 
 @dataclass(frozen=True)
@@ -51,23 +49,20 @@ def read_fortran_npy(path: Path) -> Found | None:
 
 def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, torch.dtype, int]:
     """Return shape, whether columns instead of rows are contiguous, dtype, and where the numbers begin."""
-    size = file_size(path)
+    file_size(path)
     with path.open("rb") as file:
-        magic = file.read(8)
-        width = 2 if magic[6:7] == b"\x01" else 4
-        length = int.from_bytes(file.read(width), "little")
-        offset = 8 + width + length
-        if magic[:6] != b"\x93NUMPY" or offset > size or length > _MOST_NPY_HEADER:
-            raise InputError(f"{path}: not a .npy file, or a truncated one ({size} bytes). Write it with numpy.save.")
-        text = file.read(length)
-    try:
-        header = ast.literal_eval(text.decode("utf-8"))
-        dtype, fortran = np.lib.format.descr_to_dtype(header["descr"]), bool(header["fortran_order"])
-        shape = _shape(list(header["shape"]), str(path))
-    except InputError:
-        raise
-    except Exception as error:  # parsing a damaged header raises errors of many kinds
-        raise InputError(f"{path}: not a .npy file: its header cannot be read ({error}).") from error
+        try:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+            shape = _shape(list(shape), str(path))
+        except InputError:
+            raise
+        except Exception as error:  # a damaged header raises errors of many kinds
+            raise InputError(
+                f"{path}: not a .npy file, or a truncated one: {error} Write it with numpy.save."
+            ) from error
+        offset = file.tell()
     if dtype.hasobject:
         raise InputError(f"{path}: holds Python objects, which are never unpickled. Save an array of numbers.")
     return shape, fortran and sum(n > 1 for n in shape) > 1, dtype_of_numpy(dtype, str(path)), offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -78,10 +79,11 @@ class TensorFile:
             dtype = numpy_dtype(self.dtype)
             if dtype is None:
                 raise InputError(f"{self.path}: .npy files cannot hold {self.dtype}: write .safetensors or .bin.")
-            text = repr({"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False,
-                         "shape": tuple(self.shape)}).encode()  # fmt: skip
-            text += b" " * (-(len(text) + 11) % 64) + b"\n"
-            return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+            header, descr = io.BytesIO(), np.lib.format.dtype_to_descr(np.dtype(dtype))
+            np.lib.format.write_array_header_1_0(
+                header, {"descr": descr, "fortran_order": False, "shape": tuple(self.shape)}
+            )
+            return header.getvalue()
         if self.path.suffix == ".safetensors":
             nbytes = math.prod(self.shape) * self.dtype.itemsize
             entry = {"dtype": code_of_dtype(self.dtype), "shape": list(self.shape), "data_offsets": [0, nbytes]}

@@ -18,7 +18,7 @@ NARROW = tl.constexpr(4)  # rows that int32 numbers name
 WIDE = tl.constexpr(8)  # rows that int64 numbers name
 
 
-@triton.jit(do_not_specialize=["source", "source_rows", "target", "target_rows", "count", "words"])
+@triton.jit
 def move_rows(
     source,
     source_rows,
@@ -44,13 +44,7 @@ def move_rows(
     )  # fmt: skip
 
 
-@triton.jit(
-    do_not_specialize=[
-        "headers", "words", "host", "host_words", "others", "state", "host_state", "state_words", "before",
-        "before_words", "reports", "source", "num_rows", "ids", "lengths", "target", "stride", "cap", "row_words",
-        "blocks",
-    ]
-)  # fmt: skip
+@triton.jit
 def serve(
     headers,
     words,
@@ -101,12 +95,7 @@ def serve(
             _copy(source, numbers, to, r, column, inside, row_words, WORD, LANES)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "came", "stride", "cap", "own", "hot", "most", "totals", "num_ranks", "rows", "positions", "target", "words",
-        "blocks", "own_blocks",
-    ]
-)  # fmt: skip
+@triton.jit
 def settle(
     came,
     stride,

@@ -11,12 +11,7 @@ REPEATED = tl.constexpr(0)
 _LARGEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "index", "wide", "count", "num_rows", "num_ranks", "rank", "table", "table_bits", "position_bits",
-        "hot", "first", "buckets", "totals", "begins", "blocks", "bad",
-    ]
-)  # fmt: skip
+@triton.jit
 def mark(
     index,
     wide,
@@ -96,13 +91,7 @@ def mark(
         tl.store(begins.to(tl.pointer_type(tl.int32)) + b * blocks + block, begin.to(tl.int32))
 
 
-@triton.jit(
-    do_not_specialize=[
-        "index", "wide", "count", "num_rows", "num_ranks", "rank", "first", "buckets", "totals", "begins", "blocks",
-        "rows", "positions", "header", "words", "status", "failed", "epoch", "number", "signature", "parts", "lengths",
-        "needs", "ids", "room", "bad",
-    ]
-)  # fmt: skip
+@triton.jit
 def place(
     index,
     wide,

@@ -15,10 +15,10 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.gpu.connections import connections
-from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, ScratchBuffer
+from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
 from manyhop.features.exchange.gpu.quota import SpeculativeQuota
 from manyhop.features.exchange.gpu.routes import Group, Repeats, enqueue_routes, make_groups, marker, placer
-from manyhop.features.exchange.gpu.transfer import Buffers, Transfer, enqueue_serve, usual_kernels
+from manyhop.features.exchange.gpu.transfer import Transfer, enqueue_serve, usual_kernels
 from manyhop.features.exchange.peers import Peers
 from manyhop.features.exchange.requested import Pattern
 from manyhop.features.exchange.row_exchange import (
@@ -68,7 +68,6 @@ class GPUExchange(RowExchange):
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
         self._quota, self._repeats = SpeculativeQuota(self._others), Repeats()
-        self._scratch, self._buffers = ScratchBuffer(torch.int32, self._device), Buffers(self._device)
         self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
@@ -178,7 +177,7 @@ class GPUExchange(RowExchange):
         self._connect()
         stream = self._begin_in_order()
         try:
-            groups, outs = make_groups(requests, pattern, self._scratch, self._device)
+            groups, outs = make_groups(requests, pattern, self._device)
             if len(groups) <= MOST_GROUPS:
                 self._exchange(groups, pattern.signature, tag, stream)
             else:
@@ -193,7 +192,7 @@ class GPUExchange(RowExchange):
         flight, quota, rank = self._flight, self._quota, self.world.rank
         id_bytes = groups[0].id_bytes if groups else 8
         shares = quota.shares(signature, [group.widths for group in groups], id_bytes)
-        transfer = Transfer(self._peers, rank, groups, flight, shares, quota.ahead, self._buffers, stream)
+        transfer = Transfer(self._peers, rank, groups, flight, shares, quota.ahead, stream)
         self._repeats.decide(signature, groups)
         flight.prepare(quota.id_words, len(groups))
         if groups:
@@ -265,7 +264,7 @@ class GPUExchange(RowExchange):
             work = flight.start(self._peers, wait=False)
             if stream is not None:
                 enqueue_serve([], flight, self._quota.shares(0, [], 8), 0, 0, stream)
-            sent, received = self._buffers.take(self._others * stride)
+            sent, received = torch.empty(2, self._others * stride, dtype=torch.uint8, device=self._device)
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = self._peers.swap(received, sent, sizes, sizes, wait=False) if stride and self._peers else None
             self._end_in_order(stream)

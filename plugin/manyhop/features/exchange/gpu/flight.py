@@ -11,27 +11,6 @@ from torch import Tensor
 from manyhop.features.exchange.peers import Peers
 from manyhop.features.exchange.row_exchange import HEADER_WORDS
 
-
-class ScratchBuffer:
-    """A tensor that grows on demand. Its uses must be ordered, on the GPU as well.
-
-    Args:
-        dtype: dtype of the entries.
-        device: where it resides.
-    """
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._tensor = torch.empty(0, dtype=dtype, device=device)
-
-    def take(self, count: int) -> Tensor:
-        """Return ``[count]`` or more entries with undefined content."""
-        if self._tensor.numel() < count:
-            if self._tensor.is_cuda:  # earlier uses precede the work enqueued later on this stream
-                self._tensor.record_stream(torch.cuda.current_stream())
-            self._tensor = torch.empty(count + count // 4, dtype=self._tensor.dtype, device=self._tensor.device)
-        return self._tensor
-
-
 MOST_GROUPS = 64
 """Largest number of indices of an exchange: headers have a fixed size."""
 
@@ -77,17 +56,19 @@ class Flight:
         self._states_at = self._states.data_ptr()
         self._used = [0, 0]  # words of each that may be nonzero
         self._turn = 0
-        self._buffers = [ScratchBuffer(torch.int64, device) for _ in range(2)]
+        self._flat: list[Tensor] = []
         self._resize(0)
         self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
     def _resize(self, id_words: int) -> None:
         self.words = IDS + id_words
         rows = max(1, self.ranks - 1)  # empty memory has no address
-        both = [buffer.take(rows * self.words)[: rows * self.words].zero_() for buffer in self._buffers]
-        self.sent, self.received = (each.view(rows, self.words) for each in both)
+        for before in self._flat:
+            if before.is_cuda:  # its uses on any stream precede the work enqueued later on this one
+                before.record_stream(torch.cuda.current_stream())
+        self._flat = [torch.zeros(rows * self.words, dtype=torch.int64, device=self._device) for _ in range(2)]
+        self.received, self.sent = (each.view(rows, self.words) for each in self._flat)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
-        self._flat = both[1], both[0]
         self._sizes = [0 if rank == self.rank else self.words for rank in range(self.ranks)]
 
     def prepare(self, id_words: int, groups: int) -> None:

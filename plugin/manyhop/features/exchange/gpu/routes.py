@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight, ScratchBuffer
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight
 from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.requested import Pattern
 from manyhop.features.exchange.row_exchange import Status, Tag
@@ -113,14 +113,13 @@ class Group:
 
 
 def make_groups(
-    requests: Sequence[RowRequest], pattern: Pattern, buffer: ScratchBuffer, device: torch.device
+    requests: Sequence[RowRequest], pattern: Pattern, device: torch.device
 ) -> tuple[list[Group], list[Any]]:
     """Group requests by index, and allocate their results.
 
     Args:
         requests: requests for rows.
         pattern: pattern that fits the requests.
-        buffer: int32 scratch memory for kernels.
         device: where ids and results reside.
     """
     outs: list[Any] = [None] * len(requests)
@@ -141,7 +140,7 @@ def make_groups(
         begins = _padded((pattern.ranks + 2) * _blocks(count))
         groups.append(Group(request, index, shared.sources, shared.widths, results, count, id_bytes, padded, words))
         words += (id_bytes // 4 + 3) * padded + begins
-    scratch = buffer.take(words)
+    scratch = torch.empty(words, dtype=torch.int32, device=device)
     at = scratch.data_ptr()
     for group in groups:
         group.set_memory(scratch, at)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight, ScratchBuffer
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
 from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
 from manyhop.features.exchange.peers import Peers
@@ -114,26 +114,7 @@ def usual_kernels() -> list[Kernel]:
     ]
 
 
-_KEPT_BYTES = 64 << 20
 _FEW_BYTES = 48 << 20  # up to this size on the current stream: synchronizing another stream would take longer
-
-
-class Buffers:
-    """Send and receive buffers of rows, reused by successive exchanges up to a limit."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._buffers = [ScratchBuffer(torch.uint8, device) for _ in range(2)]
-        self._views: list[Tensor] = []
-        self._nbytes = -1
-
-    def take(self, nbytes: int) -> list[Tensor]:
-        """Return a send and a receive buffer, ``[nbytes] uint8`` each."""
-        if nbytes > _KEPT_BYTES:
-            return [torch.empty(nbytes, dtype=torch.uint8, device=self._device) for _ in self._buffers]
-        if nbytes != self._nbytes:
-            self._nbytes, self._views = nbytes, [buffer.take(nbytes)[:nbytes] for buffer in self._buffers]
-        return self._views
 
 
 @dataclass
@@ -147,7 +128,6 @@ class Transfer:
         flight: the exchanged headers and ids, on the GPU.
         shares: layout of the speculative message.
         stride: bytes that each rank sends to each of the others speculatively, the same on all.
-        buffers: buffers of the speculative message.
         stream: the current stream; ``None`` without a GPU.
     """
 
@@ -157,7 +137,6 @@ class Transfer:
     flight: Flight
     shares: Shares
     stride: int
-    buffers: Buffers
     stream: Any
     _ahead: Any = None
     _received: Tensor | None = None
@@ -171,7 +150,7 @@ class Transfer:
             return
         ranks = self.flight.ranks
         nbytes = (ranks - 1) * self.stride
-        sent, self._received = self.buffers.take(nbytes)
+        sent, self._received = self._bytes(nbytes), self._bytes(nbytes)
         enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, self.stream)
         sizes = [self.stride] * ranks
         sizes[self.rank] = 0
