@@ -34,11 +34,6 @@ class _Copy:
 def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
     """Gather the rows of sources that this process can index.
 
-    Args:
-        requests: with checked indices.
-        pool: where memory of results comes from.
-        threads: how many threads copy.
-
     Returns:
         One result per request, in order.
 

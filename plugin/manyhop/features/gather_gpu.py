@@ -136,12 +136,7 @@ class _Launch:
 
 
 class Plan:
-    """How to gather from certain sources.
-
-    Args:
-        requests: which name them; their indices do not matter.
-        device: the GPU.
-    """
+    """How to gather from certain sources."""
 
     def __init__(self, requests: Sequence[RowRequest], device: torch.device) -> None:
         self.staged: list[int] = []
@@ -289,13 +284,6 @@ def gather_staged(
     """Gather rows on the CPU into pinned memory, which torch reuses after the copy to the GPU.
 
     Rows that the GPU keeps (:class:`CachedRows`) are copied there, while the CPU reads the others.
-
-    Args:
-        requests: with indices on the GPU.
-        positions: which of them to answer.
-        results: where to put the rows, ``[len(requests)]``.
-        device: the GPU.
-        threads: how many threads copy.
 
     Raises:
         FeatureError: a row number is out of range.

@@ -120,15 +120,7 @@ class Exchange(RowExchange):
         return torch.cat([torch.tensor(counts, dtype=dtype), *(r.rows_at(node).to(dtype) for r in routes)])
 
     def _give(self, routes: list[Routes], given: Counts, ids: Ids, parts: int, pool: BufferPool) -> None:
-        """Send rows of this node to the ranks that request them, in parts; while some are in flight, gather the next.
-
-        Args:
-            routes: routes of each index.
-            given: ``[ranks][indices]``: rows that each rank requests from this one.
-            ids: ``[ranks][indices]``: these rows.
-            parts: number of parts, equal on all ranks.
-            pool: memory of messages.
-        """
+        """Send rows of this node to the ranks that request them, in parts; some are in flight while it gathers others."""
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
         in_flight: deque[tuple[Works, Tensor]] = deque()
         for k in range(parts):
@@ -143,14 +135,7 @@ class Exchange(RowExchange):
             works.wait()
 
     def _take(self, routes: list[Routes], wanted: Counts, parts: int, pool: BufferPool) -> None:
-        """Receive the parts of :meth:`_give`; while they are in flight, copy the rows of this node.
-
-        Args:
-            routes: routes of each index.
-            wanted: ``[ranks][indices]``: rows that this rank requests.
-            parts: number of parts, equal on all ranks.
-            pool: memory of messages.
-        """
+        """Receive the parts of :meth:`_give`; while they are in flight, copy the rows of this node."""
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
         in_flight: deque[tuple[Works, list[Piece], Tensor]] = deque()
 

@@ -24,10 +24,6 @@ class Peers:
     The communicator is torch's. Once it is connected, NCCL is called directly: the overhead of ``torch.distributed``
     takes the host several times as long as the call.
 
-    Args:
-        device: device of this rank.
-        timeout: seconds to wait for other ranks.
-
     Attributes:
         group: its process group.
         is_connected: whether ranks have exchanged something.

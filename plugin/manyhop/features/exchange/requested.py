@@ -35,9 +35,6 @@ class Shared:
 class Pattern:
     """The constant part of requests for the same tensors, independent of their ids.
 
-    Args:
-        requests: requests that define the pattern.
-
     Attributes:
         signature: number that differs for requests for other tensors, and for requests that share indices differently.
         groups: the tensors by index.

@@ -77,12 +77,6 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
 def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tuple[int, int]]:
     """Return for each rank the words of its request and the number of parts, by its header.
 
-    Args:
-        name: of the exchange, for errors.
-        headers: ``[world_size, HEADER_WORDS] int64``: that of each rank, this one included.
-        rank: this one.
-        tag: of the exchange.
-
     Raises:
         ExchangeEndedError: a rank failed, or has left.
         RankError: a rank is at another exchange, or requests other tensors, or by indices that are shared otherwise.

@@ -27,12 +27,6 @@ _COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200
 def require_room(division: Division, rank: int, *, name: str, timeout: float) -> None:
     """Compare the needs of a tensor with the free memory. All ranks of the run call it, and all raise if one does.
 
-    Args:
-        division: of the tensor.
-        rank: this one, among the ranks that hold the tensor.
-        name: of the tensor.
-        timeout: seconds to wait for other ranks.
-
     Raises:
         CapacityError: naming the tensor, the sizes and remedies.
     """
@@ -64,11 +58,6 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
     """Start CUDA, in this process, on the GPUs of other ranks of its node as well. All ranks of the run call it.
 
     Each process needs some hundred MB of each GPU. All ranks raise if one cannot have them.
-
-    Args:
-        ranks: ranks of this node that hold a tensor together.
-        name: of the tensor.
-        timeout: seconds to wait for other ranks.
 
     Raises:
         CapacityError: naming the GPU and remedies.

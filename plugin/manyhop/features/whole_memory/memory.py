@@ -207,11 +207,7 @@ class WholeMemory:
         self.finish("is put together")
 
     def finish(self, what: str) -> None:
-        """Wait until all ranks have written to ``local`` or other views. All ranks call it.
-
-        Args:
-            what: the action, for errors.
-        """
+        """Wait until all ranks have written to ``local`` or other views. All ranks call it."""
         torch.cuda.synchronize()
         control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
 

@@ -91,13 +91,7 @@ def _there(device: torch.device, place: str) -> torch.device:
 
 
 def rows_in(place: Place, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
-    """Return the object that places rows; ``None`` if a store holds its input unchanged.
-
-    Args:
-        place: of the store.
-        device: what :func:`store_device` returned.
-        timeout: seconds to wait for other ranks; ``None``: 600.
-    """
+    """Return the object that places rows on what :func:`store_device` returned; ``None`` if a store holds its input."""
     if device is not None:
         return GPURows(place, device, timeout or DEFAULT_TIMEOUT)
     return None if place in ("process", "mapped") else NodeRows(place == "sharded", timeout or DEFAULT_TIMEOUT)
@@ -253,11 +247,7 @@ def page_locked(rows: Tensor) -> Tensor:
 
 
 class StoreExchange:
-    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks create and call it.
-
-    Args:
-        place: place of the store; rows that it holds unchanged may be in a different one.
-    """
+    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks create and call it."""
 
     def __init__(self, place: NodeRows | GPURows | None) -> None:
         self._place = place
@@ -287,10 +277,6 @@ def _held(rows: Tensor, place: Place) -> Tensor:
 
 def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[ShardedRows, DistributedRows]:
     """Let GPUs exchange the rows that nodes hold in host memory, which is page-locked. All ranks call it.
-
-    Args:
-        named: name and value of a loader's tensors.
-        timeout: seconds to wait for other ranks.
 
     Returns:
         For each :class:`ShardedRows` among them, the rows that GPUs exchange: one object for all loaders.

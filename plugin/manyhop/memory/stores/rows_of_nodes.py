@@ -106,10 +106,6 @@ class NodeRows:
     def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
         """Return the concatenated parts of all ranks, in the order of the ranks.
 
-        Args:
-            parts: by name; tensors of one length, such as sources and destinations of edges.
-            name: of all of them.
-
         Raises:
             GraphError: ranks put the same part.
             RankError: the ranks do not put the same tensors, or are late.
@@ -151,12 +147,6 @@ class NodeRows:
 def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float) -> list[int]:
     """Return how many entries the part of each rank has. All ranks call it.
 
-    Args:
-        part: tensors of this rank, of one length.
-        name: name of the whole.
-        what: is done; the same on all ranks, and nothing else's.
-        timeout: seconds to wait for other ranks.
-
     Raises:
         GraphError: ranks put the same part, which would be there as often.
         RankError: another rank failed or is late.
@@ -181,14 +171,6 @@ def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float
 def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, on_gpu: bool = False) -> int | None:
     """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it.
 
-    Args:
-        tensor: tensor of this rank.
-        index: the rows that these are.
-        name: of the tensor.
-        what: is done, for errors.
-        timeout: seconds to wait for other ranks.
-        on_gpu: whether it may be on a GPU.
-
     Raises:
         FeatureError: something else was given, or parts on some ranks only.
         RankError: another rank failed or is late.
@@ -212,12 +194,6 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
     """Return a rank's part of a tensor, and the number of all rows. All ranks call it.
 
     A part without rows gets the shape and dtype of the others: its rank may lack them.
-
-    Args:
-        part: ``[count, ...]``: rows whose first has the number ``begin``.
-        begin: number of the first row of this part.
-        what: is done, for errors.
-        timeout: seconds to wait for other ranks.
 
     Raises:
         RankError: another rank failed or is late.

@@ -34,11 +34,7 @@ _numbers = itertools.count(1)  # all ranks create spread memory in the same orde
 
 
 class Held:
-    """The place of rows and their hot rows, for all loaders that read them.
-
-    Args:
-        place: place of the rows.
-    """
+    """The place of rows and their hot rows, for all loaders that read them."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -55,12 +51,6 @@ class Held:
 
 class SpreadRows(Kept):
     """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks create it.
-
-    Args:
-        value: ``[num_rows, ...]``, equal on all ranks.
-        place: of the rows.
-        name: for errors.
-        timeout: seconds to wait for other ranks.
 
     Raises:
         CapacityError: there is not enough memory on the GPUs.
@@ -190,13 +180,7 @@ def topology_place(graph: Graph | None) -> TopologyPlace | None:
 
 
 class ResidentMemory:
-    """Copies and spread rows that GPUs hold already, for other loaders. They are kept as long as this object.
-
-    Args:
-        named: name and value of the user's tensors.
-        graph: the topology; ``None``: one that is never spread.
-        device: this rank's GPU.
-    """
+    """Copies and spread rows that GPUs hold already, for other loaders. They are kept as long as this object."""
 
     def __init__(self, named: Sequence[tuple[str, Any]], graph: Graph | None, device: torch.device) -> None:
         self._copied = {name for name, value in named if Copy.exists(value, device)}

@@ -25,10 +25,6 @@ class Connections:
     Rank 0 chooses one that its own exchanges have returned, and the others read the choice from the store. Another rank
     first waits for its former exchange. That exchange needs no further calls of other ranks: each exchange returns its
     communicator after the same number of calls on all ranks.
-
-    Args:
-        device: device of this rank.
-        timeout: seconds to wait for other ranks.
     """
 
     def __init__(self, device: torch.device, timeout: float) -> None:

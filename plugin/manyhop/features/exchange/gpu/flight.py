@@ -29,12 +29,6 @@ _SPIN_SECONDS = 0.0005  # poll without pauses for this long
 class Flight:
     """An exchange of headers, with as many ids as fit. Reusable after :meth:`wait`.
 
-    Args:
-        rank: this rank.
-        ranks: number of ranks.
-        device: device of this rank.
-        timeout: seconds to wait for other ranks.
-
     Attributes:
         words: size of a header with its ids, in int64.
         sent: ``[others, words] int64``: messages to the other ranks, ascending.
@@ -72,12 +66,7 @@ class Flight:
         self._sizes = [0 if rank == self.rank else self.words for rank in range(self.ranks)]
 
     def prepare(self, id_words: int, groups: int) -> None:
-        """Prepare an exchange, on the current stream.
-
-        Args:
-            id_words: int64 for ids after each header.
-            groups: number of indices.
-        """
+        """Prepare an exchange, on the current stream; ``id_words``: int64 for ids after each header."""
         if id_words != self.words - IDS:
             self._resize(id_words)
         states = groups * (self.ranks + 3)
@@ -93,10 +82,6 @@ class Flight:
 
     def start(self, peers: Peers | None, *, wait: bool) -> Any:
         """Enqueue the exchange on the current stream.
-
-        Args:
-            peers: the other ranks; ``None`` for a single rank.
-            wait: without a GPU, wait for the exchange.
 
         Returns:
             Without a GPU, the work to wait for; otherwise ``None``.

@@ -59,9 +59,6 @@ class _Kind:
 class SpeculativeQuota:
     """The data that ranks send each other before counts are known. All ranks learn from the same counts, and agree.
 
-    Args:
-        others: number of other ranks.
-
     Attributes:
         id_words: int64 for ids after each header.
         ahead: bytes of rows that each rank sends to each of the others speculatively.

@@ -115,13 +115,7 @@ class Group:
 def make_groups(
     requests: Sequence[RowRequest], pattern: Pattern, device: torch.device
 ) -> tuple[list[Group], list[Any]]:
-    """Group requests by index, and allocate their results.
-
-    Args:
-        requests: requests for rows.
-        pattern: pattern that fits the requests.
-        device: where ids and results reside.
-    """
+    """Group requests by index, and allocate their results."""
     outs: list[Any] = [None] * len(requests)
     id_bytes, words, groups = (8 if pattern.wide else 4), 0, []
     for shared in pattern.groups:
@@ -159,16 +153,7 @@ def _blocks(count: int) -> int:
 def enqueue_routes(
     groups: Sequence[Group], rank: int, flight: Flight, shares: Shares, tag: Tag, signature: int
 ) -> None:
-    """Sort the ids of all groups, and write the headers for the other ranks, on the current stream.
-
-    Args:
-        groups: whose scratch is written.
-        rank: this one.
-        flight: prepared: headers for the other ranks, and the report to the host.
-        shares: where in it the ids go.
-        tag: of the exchange.
-        signature: of what is requested.
-    """
+    """Sort the ids of all groups, and write the headers for the other ranks, on the current stream."""
     tables = sum(1 << group.table_bits for group in groups if group.deduplicate)
     device, ranks, sent = groups[0].index.device, flight.ranks, flight.sent_at
     zeros = torch.zeros(tables, dtype=torch.int64, device=device) if tables else None
@@ -222,12 +207,7 @@ class Repeats:
         self._since: dict[tuple[int, int, int], int] = {}  # exchanges since an attempt that saved no time
 
     def decide(self, signature: int, groups: Sequence[Group]) -> None:
-        """Set ``deduplicate`` of each group.
-
-        Args:
-            signature: signature of the requests.
-            groups: groups of the exchange.
-        """
+        """Set ``deduplicate`` of each group."""
         for g, group in enumerate(groups):
             kind = signature, g, group.count.bit_length()  # many ids repeat more often than few
             since = self._since.get(kind, -1) + 1

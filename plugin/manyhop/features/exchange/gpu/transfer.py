@@ -25,15 +25,8 @@ PART_BYTES = 128 << 20
 
 
 def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent: int, stride: int, stream: Any) -> None:
-    """Report the received headers to the host, and gather the first rows that other ranks request.
-
-    Args:
-        groups: groups of requests.
-        flight: the received headers and ids.
-        shares: layout of the message, with the largest numbers of rows.
-        sent: address of the message to the first other rank.
-        stride: bytes from a message to the next one.
-        stream: the current stream.
+    """Report the received headers to the host, and gather the first rows that other ranks request: messages at the
+    address ``sent``, ``stride`` bytes each.
     """
     others, header, device = flight.ranks - 1, flight.received_at, flight.sent.device
     arguments, reports = flight.report_arguments(), flight.ranks + 1
@@ -62,15 +55,9 @@ def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent:
 def enqueue_settle(
     groups: Sequence[Group], flight: Flight, shares: Shares, received: int, stride: int, *, own: bool
 ) -> None:
-    """Scatter the rows of speculative messages to the results, on the current stream.
+    """Scatter the rows of messages, ``stride`` bytes each, to the results, on the current stream.
 
-    Args:
-        groups: groups of requests.
-        flight: the exchange, whose state has the numbers of rows.
-        shares: layout of the messages, with the largest numbers of rows.
-        received: address of the message from the first other rank.
-        stride: bytes from a message to the next one.
-        own: also copy own and cached rows.
+    If ``own``, also copy own and cached rows.
     """
     ranks = flight.ranks
     for g, group in enumerate(groups):
@@ -119,17 +106,7 @@ _FEW_BYTES = 48 << 20  # up to this size on the current stream: synchronizing an
 
 @dataclass
 class Transfer:
-    """The rows of one exchange. Call the methods in their order.
-
-    Args:
-        peers: the other ranks; ``None`` for a single rank.
-        rank: this rank.
-        groups: groups of requests.
-        flight: the exchanged headers and ids, on the GPU.
-        shares: layout of the speculative message.
-        stride: bytes that each rank sends to each of the others speculatively, the same on all.
-        stream: the current stream; ``None`` without a GPU.
-    """
+    """The rows of one exchange; speculative messages have ``stride`` bytes. Call the methods in their order."""
 
     peers: Peers | None
     rank: int
