@@ -60,10 +60,10 @@ def test_reasons_are_sentences():
     assert "topology: shared. 1.9 GiB fit once per node, and its 3 ranks share them." in text
     assert "x: mapped. 9.3 GiB do not fit in the 6.0 GiB that are usable" in text
     assert "Needed per node: 2.8 GiB of 6.0 GiB usable." in text
-    assert placement.bytes_per_node == 3 * GB
+    assert placement.host_bytes == 3 * GB
     assert placement.place_of("x") == "mapped"
     sharded = decide(TOPOLOGY, [X], memory=10 * GB, num_nodes=2)
-    assert sharded.bytes_per_node == 7 * GB
+    assert sharded.host_bytes == 7 * GB
     assert "each of 2 nodes holds 4.7 GiB of them. Loaders need distributed=True." in str(sharded)
 
 
@@ -113,7 +113,7 @@ def test_every_placement_fits(topology, features, memory, nodes, ranks, can_shar
         assert choice.place != "mapped" or choice.item.can_map
         assert choice.place != "sharded" or (shards > 1 and choice.item is not topology)
         needed += {"mapped": 0, "sharded": -(-choice.item.nbytes // shards)}.get(choice.place, choice.item.nbytes)
-    assert needed == placement.bytes_per_node <= usable
+    assert needed == placement.host_bytes <= usable
     everything = topology.nbytes + sum(i.nbytes for i in features)
     if everything <= usable:
         assert not {c.place for c in placement.features} & {"mapped", "sharded"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from manyhop import files
 from manyhop.errors import CapacityError, InputError
 from manyhop.files.dtypes import dtype_of_name
-from manyhop.memory.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.memory.placement import Hardware, Item, Placement, decide, decide_gpu
 from manyhop.ranks import cuda
 from manyhop.system.memory import available_memory
 from manyhop.system.units import counted, in_units, parse_bytes
@@ -50,7 +50,7 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
         can_shard=not args.no_shards,
     )  # fmt: skip
     head = (
-        f"Fits: {in_units(placement.bytes_per_node)} of {in_units(placement.usable)} usable per node "
+        f"Fits: {in_units(placement.host_bytes)} of {in_units(placement.host_usable)} usable per node "
         f"({counted(args.nodes, 'node')}, {counted(ranks_per_node, 'rank')} each, {in_units(memory)} free)."
     )
     here = cuda.gpus()
@@ -185,7 +185,7 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
     return [(str(path), None)] if names is None else [(prefix + name, name) for name in names]
 
 
-def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> Iterator[str]:
+def _table(placement: Placement, shapes: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the table, with reasons wrapped in the last column."""
     rows = [("", "shape", "size", "placement", "reason")]
     for choice in (placement.topology, *placement.features):

@@ -120,7 +120,7 @@ class Exchange(RowExchange):
         return torch.cat([torch.tensor(counts, dtype=dtype), *(r.rows_at(node).to(dtype) for r in routes)])
 
     def _give(self, routes: list[Routes], given: Counts, ids: Ids, parts: int, pool: BufferPool) -> None:
-        """Send rows of this node to the ranks that request them, in parts; some are in flight while it gathers others."""
+        """Send rows of this node to the ranks that request them, in parts, some of which are in flight at a time."""
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
         in_flight: deque[tuple[Works, Tensor]] = deque()
         for k in range(parts):

@@ -3,7 +3,7 @@
 :func:`decide` places data that CPUs read, :func:`decide_gpu` data that GPUs read.
 """
 
-from manyhop.memory.placement.gpu import GPUChoice, GPUPlacement, decide_gpu
+from manyhop.memory.placement.gpu import GPUPlacement, decide_gpu
 from manyhop.memory.placement.host import Choice, Placement, decide
 from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, Hardware, Item
 from manyhop.memory.places import Place
@@ -12,7 +12,6 @@ __all__ = [
     "GPU_RESERVE",
     "RESERVE",
     "Choice",
-    "GPUChoice",
     "GPUPlacement",
     "Hardware",
     "Item",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
+from manyhop.memory.placement.host import Choice, Placement
 from manyhop.memory.placement.needs import Hardware, Item, Needs, check_names, reason, too_much
 from manyhop.memory.places import ALIASES, LOADER_PLACES, Place, check_place
 from manyhop.system.units import in_units
@@ -29,45 +30,22 @@ _OPEN: dict[str, tuple[Place, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPUChoice:
-    """The place of one item, and the reason."""
-
-    item: Item
-    place: Place
-    cache_bytes: int
-    """Bytes of each GPU that hold this feature's hot rows, the most requested ones; 0: none."""
-    reason: str
-    """A sentence or two."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GPUPlacement:
+class GPUPlacement(Placement):
     """Decision of :func:`decide_gpu`; ``str`` describes it in sentences."""
 
-    topology: GPUChoice
-    features: tuple[GPUChoice, ...]
-    """In the given order."""
     gpu_usable: int
     """Bytes of each GPU that are used."""
     gpu_bytes: int
     """Bytes that each GPU needs, hot rows included."""
-    host_usable: int
-    """Bytes of each node that are used."""
-    host_bytes: int
-    """Bytes that each node needs in addition (files that remain files need none)."""
     pinned_bytes: int
     """Bytes that each process page-locks; other processes of the node lock the same memory."""
-
-    def place_of(self, feature: str) -> Place:
-        """Return the place of the feature of this name."""
-        return next(choice.place for choice in self.features if choice.item.name == feature)
 
     def summary(self) -> str:
         """Return where everything is in a line: items of a place together, with the reason of the largest.
 
         A topology that is not a copy on the GPU has its own reason: GPUs read it otherwise than rows.
         """
-        found: dict[tuple[Place, bool], list[GPUChoice]] = {}
+        found: dict[tuple[Place, bool], list[Choice]] = {}
         for choice in (self.topology, *self.features):
             alone = choice is self.topology and choice.place != "device"
             found.setdefault((choice.place, alone), []).append(choice)
@@ -79,11 +57,9 @@ class GPUPlacement:
             parts.append(f"{names}{more}: {place} ({largest.reason.rstrip('.')})")
         return "; ".join(parts)
 
-    def __str__(self) -> str:
-        lines = [f"{c.item.name}: {c.place}. {c.reason}" for c in (self.topology, *self.features)]
-        lines.append(f"Needed per GPU: {in_units(self.gpu_bytes)} of {in_units(self.gpu_usable)} usable.")
-        lines.append(f"Needed per node: {in_units(self.host_bytes)} of {in_units(self.host_usable)} usable.")
-        return "\n".join(lines)
+    def _lines(self) -> list[str]:
+        *lines, per_node = super()._lines()
+        return [*lines, f"Needed per GPU: {in_units(self.gpu_bytes)} of {in_units(self.gpu_usable)} usable.", per_node]
 
 
 def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, mode: Place = "auto") -> GPUPlacement:
@@ -229,11 +205,11 @@ def _placement(
     room, total = hardware.gpu_usable - needs.gpu, sum(item.nbytes for item in cached)
     caches = {i.name: min(int(i.nbytes * CACHE_SHARE), room * i.nbytes // max(total, 1)) for i in cached}
 
-    def choose(item: Item) -> GPUChoice:
+    def choose(item: Item) -> Choice:
         place, cache = places[item.name], caches.get(item.name, 0)
         asked = item.store_place is not None or (mode != "auto" and (mode in _FOR_ALL or place == mode))
         why = reason(item, place, hardware, asked=asked, mapped=item.name in needs.mapped, cache=cache)
-        return GPUChoice(item=item, place=place, cache_bytes=cache, reason=why)
+        return Choice(item=item, place=place, cache_bytes=cache, reason=why)
 
     return GPUPlacement(
         topology=choose(topology),

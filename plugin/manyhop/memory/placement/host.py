@@ -19,7 +19,9 @@ class Choice:
     item: Item
     place: Place
     reason: str
-    """A sentence."""
+    """A sentence or two."""
+    cache_bytes: int = 0
+    """Bytes of each GPU that hold this feature's hot rows, the most requested ones; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +31,21 @@ class Placement:
     topology: Choice
     features: tuple[Choice, ...]
     """In the given order."""
-    usable: int
+    host_usable: int
     """Bytes of each node that are used."""
-    bytes_per_node: int
-    """Bytes that every node needs (mapped files need none)."""
+    host_bytes: int
+    """Bytes that each node needs in addition (files that remain files need none)."""
 
     def place_of(self, feature: str) -> Place:
         """Return the place of the feature of this name."""
         return next(choice.place for choice in self.features if choice.item.name == feature)
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         lines = [f"{c.item.name}: {c.place}. {c.reason}" for c in (self.topology, *self.features)]
-        return "\n".join(
-            [*lines, f"Needed per node: {in_units(self.bytes_per_node)} of {in_units(self.usable)} usable."]
-        )
+        return [*lines, f"Needed per node: {in_units(self.host_bytes)} of {in_units(self.host_usable)} usable."]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
 
 
 def decide(
@@ -108,8 +111,8 @@ def decide(
     return Placement(
         topology=choose(topology),
         features=tuple(choose(item) for item in features),
-        usable=usable,
-        bytes_per_node=needed,
+        host_usable=usable,
+        host_bytes=needed,
     )
 
 

@@ -89,7 +89,7 @@ class Flight:
         Raises:
             RuntimeError: without a GPU, a rank is lost or late.
         """
-        return None if peers is None else peers.swap(*self._flat, self._sizes, self._sizes, wait=wait)
+        return None if peers is None else peers.swap(self._flat[0], self._flat[1], self._sizes, self._sizes, wait=wait)
 
     def report_arguments(self) -> tuple[int, ...]:
         """Return the arguments of the kernel that reports to the host; see ``kernels.routes.report``."""
