@@ -52,7 +52,7 @@ class Graph:
         self.replay: Any = self.run
         if DEVICE.type == "cuda":
             self.replay, self.result = CUDARecorder(DEVICE).record(self.run)
-        self.inputs.recorded()
+        self.inputs.rewind()
 
     def run(self) -> Tensor:
         self.inputs.copy()

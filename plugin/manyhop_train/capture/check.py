@@ -6,8 +6,8 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -89,7 +89,7 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
         self._state, self._device, self._exchanges = state, tensors[0].device, Exchanges()
         self._batch = set(map(place_of, tensors))
         self._memory, self._room = dict[int, Tensor](), dict[int, Tensor]()
-        self._begin = _Moment([p.grad for p in state.parameters], self._draws(), {})
+        self._begin = _Moment([p.grad for p in state.parameters.values()], self._draws(), {})
         self._named = dict[int, tuple[str, str]]()
         for kind, name, tensor in state.tensors():
             if (memory := memory_of(tensor)) is not None:
@@ -103,29 +103,25 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
                 self._memory[place], self._begin.values[place] = memory, memory.clone()
                 self._room[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
 
-    @torch.no_grad()
-    def _copies(self) -> dict[int, Tensor]:
-        """Return copies of the current memory, except the batch's, which differs in a replay."""
-        return {place: self._room[place].copy_(now) for place, now in self._memory.items() if place not in self._batch}
-
     def eagerly(self, step: Callable[[], Any]) -> None:
         """Run a step eagerly, store what it computes, then restore the state."""
-        with self._between_ranks(), nullcontext() if _compiles() else self:
-            self._result = step()
-        self._end = _Moment([p.grad for p in self._state.parameters], self._draws(), self._copies())
+        with nullcontext() if _compiles() else self:
+            self._result = self._run(step)
+        with torch.no_grad():  # copies, except of the batch, which differs in a replay
+            memory = [item for item in self._memory.items() if item[0] not in self._batch]
+            values = {place: self._room[place].copy_(now) for place, now in memory}
+        self._end = _Moment([p.grad for p in self._state.parameters.values()], self._draws(), values)
         self.restart()
 
     def again(self, step: Callable[[], Any]) -> Any:
         """Run a step with the values that the eager run received from other ranks."""
         self._exchanges.again()
-        with self._between_ranks():
-            return step()
+        return self._run(step)
 
-    @contextmanager
-    def _between_ranks(self) -> Iterator[None]:
+    def _run(self, step: Callable[[], Any]) -> Any:
         self._state.replicas.exchanges = self._exchanges
         try:
-            yield
+            return step()
         finally:
             self._state.replicas.exchanges = None
 
@@ -147,7 +143,7 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
             if place not in before - after:  # a graph writes new gradients there
                 named = self._named.get(place, ("other", "a tensor that it changes"))
                 pairs.append(_Pair(*named, value, self._memory[place], self._begin.values[place]))
-        for p, grad in zip(self._state.parameters, self._end.grads, strict=True):
+        for p, grad in zip(self._state.parameters.values(), self._end.grads, strict=True):
             name = f"the gradient of {self._state.name_of(p)}"
             if (grad is None) != (p.grad is None):
                 problem = problem or name
@@ -160,7 +156,7 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
     def _put(self, moment: _Moment) -> None:
         for place, now in self._memory.items():
             now.copy_(moment.values.get(place, self._begin.values[place]))
-        for p, grad in zip(self._state.parameters, moment.grads, strict=True):
+        for p, grad in zip(self._state.parameters.values(), moment.grads, strict=True):
             p.grad = grad
         draws = moment.generator
         torch.cuda.set_rng_state(draws, self._device) if self._device.type == "cuda" else torch.set_rng_state(draws)

@@ -47,9 +47,11 @@ class StepState:
 
     def __init__(self, watched: Sequence[object], replicas: Replicas) -> None:
         self._watched, self.replicas = watched, replicas
-        self._optimizers: dict[int, Optimizer] = {}
+        self.optimizers: dict[int, Optimizer] = {}
+        """Those that the step calls, by id."""
         self._rates: dict[int, _Rate] = {}
-        self._parameters: dict[int, torch.nn.Parameter] = {}
+        self.parameters: dict[int, torch.nn.Parameter] = {}
+        """Those of all optimizers and modules of the step, by id."""
         self._buffers: list[Tensor] = []
         self._modules: dict[int, torch.nn.Module] = {}
         self._names: dict[int, str] = {}
@@ -66,7 +68,7 @@ class StepState:
 
     def note(self) -> None:
         """Store the participating objects and their memory."""
-        modules, optimizers = self._modules.values(), self._optimizers.values()
+        modules, optimizers = self._modules.values(), self.optimizers.values()
         parts: list[dict[Any, Any]] = [d for m in modules for d in (m._modules, m._parameters, m._buffers)]
         hooks: list[dict[int, Any]] = []
         for m in modules:
@@ -92,14 +94,14 @@ class StepState:
         """Return the settings that a graph repeats, as of the last :meth:`note` or :meth:`replaced`."""
         learning = [
             (p.requires_grad, len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ()))
-            for p in self._parameters.values()
+            for p in self.parameters.values()
         ]
         return *self._settings, self._snapshot.plain, *learning
 
     def _read_settings(self) -> tuple[list[object], list[object]]:
         """Read the settings of optimizers and watched objects. Return the objects among them."""
         plain, groups, watched = list[Hashable](), list[object](), list[object]()
-        for optimizer in self._optimizers.values():
+        for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 left_out = {"params", "initial_lr", "lr" if id(group) in self._rates else ""}
                 groups.append(group)
@@ -111,30 +113,20 @@ class StepState:
         return groups, watched
 
     def _places_now(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in (*self._parameters.values(), *self._buffers)]
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters of all optimizers and modules of the step."""
-        return list(self._parameters.values())
-
-    @property
-    def updates(self) -> bool:
-        """Whether the step calls an optimizer."""
-        return bool(self._optimizers)
+        return [tensor.data_ptr() for tensor in (*self.parameters.values(), *self._buffers)]
 
     def tensors(self) -> list[StateTensor]:
         """Return the tensors that a step may change: of modules and optimizers, gradients, and others."""
         found = [StateTensor("buffer", self.name_of(b), b) for b in self._buffers]
         moments = set[int]()
-        for optimizer in self._optimizers.values():
+        for optimizer in self.optimizers.values():
             for parameter, state in optimizer.state.items():
                 for name, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(parameter, Tensor) and isinstance(value, Tensor):
                         found.append(StateTensor(str(name), f"{name} of {self.name_of(parameter)}", value))
                         if value.shape == parameter.shape and value.is_floating_point():
                             moments.add(id(parameter))
-        for p in self._parameters.values():
+        for p in self.parameters.values():
             found.append(StateTensor(WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
             if p.grad is not None:
                 found.append(StateTensor("gradient", f"the gradient of {self.name_of(p)}", p.grad))
@@ -200,7 +192,7 @@ class StepState:
         """Return why the step cannot be recorded; ``None``: no reason is known."""
         if self.refusal is not None:
             return self.refusal
-        for optimizer in self._optimizers.values():
+        for optimizer in self.optimizers.values():
             if isinstance(optimizer, torch.optim.Adagrad) and not any(g["lr_decay"] for g in optimizer.param_groups):
                 continue  # which counts steps for that only
             for parameter, state in optimizer.state.items():
@@ -229,7 +221,7 @@ class StepState:
             if reason is not None:
                 self.refusal = f"DistributedDataParallel is not captured where {reason}"
             for parameter in module.parameters():
-                self._parameters.setdefault(id(parameter), parameter)
+                self.parameters.setdefault(id(parameter), parameter)
         elif isinstance(module, torch.nn.SyncBatchNorm) or type(wrapper).__module__.startswith(_OF_RANKS):
             self.refusal = (
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
@@ -241,13 +233,13 @@ class StepState:
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
                 self._names.setdefault(id(tensor), f"{type(module).__name__}'s {name}")
         for parameter in module.parameters(recurse=False):
-            self._parameters.setdefault(id(parameter), parameter)
+            self.parameters.setdefault(id(parameter), parameter)
 
     def _add_optimizer(self, optimizer: Optimizer) -> None:
-        self._optimizers[id(optimizer)] = optimizer
+        self.optimizers[id(optimizer)] = optimizer
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._parameters.setdefault(id(parameter), parameter)
+                self.parameters.setdefault(id(parameter), parameter)
             if any(p.grad is not None and p.grad.is_sparse for p in group["params"]):
                 self.refusal = "it has sparse gradients, which no graph can hold. Make embeddings with sparse=False"
         if self.refusal is not None:

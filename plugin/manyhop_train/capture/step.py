@@ -48,15 +48,12 @@ class Layout(Protocol[B]):
 
     def check(self, batch: B) -> None:
         """Raise InputError if a batch is not padded."""
-        ...
 
     def contents(self, batch: B) -> tuple[list[Tensor], Hashable]:
         """Return all tensors of a batch, in the same order for all batches of a size, and its other contents."""
-        ...
 
     def with_tensors(self, batch: B, tensors: Sequence[Tensor]) -> B:
         """Return a copy of a batch with other tensors."""
-        ...
 
 
 @dataclass(eq=False)
@@ -101,7 +98,7 @@ class CapturedStep(Generic[B, R]):
         """Number of such changes since the last replay."""
         self._sizes: dict[Hashable, list[_Graph[R]]] = {}
         """The graphs of each size: one, unless gradients are accumulated."""
-        self._recorders: dict[torch.device, CUDARecorder | None] = {}
+        self._recorder = functools.cache(recorder_of)
         self._stopped = False
         self.eager = 0
         """Steps that ran eagerly."""
@@ -176,20 +173,15 @@ class CapturedStep(Generic[B, R]):
             logging.getLogger("manyhop").warning("The step runs eagerly, since %s", reason)
         self._stopped = True
 
-    def _recorder(self, device: torch.device) -> CUDARecorder | None:
-        if device not in self._recorders:
-            self._recorders[device] = recorder_of(device)
-        return self._recorders[device]
-
     def _run(self, batch: B, tensors: Sequence[Tensor], recorder: CUDARecorder | None) -> R:
         """Run the step eagerly."""
         self.eager += 1
         self._warm += 1
         if recorder is None:
-            return _copied(_detached(self._step(batch)))
+            return _each(_own, self._step(batch))
         first = tensors if self._warm == 1 else None
         with nullcontext() if self._stopped else self._state.observe(first), self._state.outside(now):
-            return _copied(_detached(recorder.run(lambda: self._step(batch))))
+            return _each(_own, recorder.run(lambda: self._step(batch)))
 
     def _replay(self, graph: _Graph[R], tensors: Sequence[Tensor]) -> R:
         """Replay a graph on the tensors of a batch."""
@@ -199,7 +191,7 @@ class CapturedStep(Generic[B, R]):
         graph.inputs.launched()
         graph.gradients.put()
         graph.replays += 1
-        return _copied(graph.result)
+        return _each(torch.clone, graph.result)
 
     def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: CUDARecorder) -> R:
         """Replay a graph, and compare it with an eager step from the same state."""
@@ -210,7 +202,7 @@ class CapturedStep(Generic[B, R]):
 
         def eagerly() -> R:
             with self._state.observe(None), self._state.outside(now):
-                return _detached(recorder.run(lambda: self._step(own)))
+                return _each(Tensor.detach, recorder.run(lambda: self._step(own)))
 
         self._state.write_rates()  # which is no part of a step that is undone
         try:
@@ -265,7 +257,7 @@ class CapturedStep(Generic[B, R]):
             return f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time"
         inputs = graphs[0].inputs if graphs else Inputs(tensors)
         inputs.write(tensors)
-        gradients = Gradients(self._state.parameters)
+        gradients = Gradients(list(self._state.parameters.values()))
         try:
             with self._state.current_rates():
                 replay, result = recorder.record(lambda: self._run_static(batch, inputs, recorder))
@@ -274,8 +266,8 @@ class CapturedStep(Generic[B, R]):
             if not isinstance(error, Exception):  # the user has interrupted it
                 raise
             return _reason(error)
-        gradients.recorded(updates=self._state.updates)
-        inputs.recorded()
+        gradients.recorded(updates=bool(self._state.optimizers))
+        inputs.rewind()
         graphs.append(_Graph(replay, inputs, gradients, result))
         return graphs[-1]
 
@@ -287,7 +279,7 @@ class CapturedStep(Generic[B, R]):
         """
         inputs.copy()
         with self._state.outside(recorder.between), none_on_host(inputs.tensors[0].device):
-            result = _detached(self._step(self._layout.with_tensors(batch, inputs.tensors)))
+            result = _each(Tensor.detach, self._step(self._layout.with_tensors(batch, inputs.tensors)))
         other = next((leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, (Tensor, *_PLAIN))), None)
         if other is not None:
             raise InputError(f"it returns a {type(other).__name__}. Return tensors, in tuples, lists or dictionaries")
@@ -325,14 +317,14 @@ def _difference(before: Hashable, now: Hashable) -> str:
     return f"{before!r:.60} and {now!r:.60}"
 
 
-def _copied(result: R) -> R:
-    copies: R = pytree.tree_map_only(Tensor, torch.clone, result)
-    return copies
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
-def _detached(result: R) -> R:
-    detached: R = pytree.tree_map_only(Tensor, torch.Tensor.detach, result)
-    return detached
+def _each(function: Callable[[Tensor], Tensor], result: R) -> R:
+    """Call a function for all tensors of a result."""
+    found: R = pytree.tree_map_only(Tensor, function, result)
+    return found
 
 
 def _reason(error: BaseException) -> str:
