@@ -15,6 +15,7 @@ from tape import Tape
 
 from manyhop.loading.gpu import steps
 from manyhop.loading.pipeline import OnStream
+from manyhop.sampling.seed_edges import sample_together
 
 Patch: TypeAlias = Callable[[Any, str, Any], object]
 
@@ -85,6 +86,16 @@ def pyg_works_on(patch: Patch, device: torch.device | None) -> None:
     import manyhop_pyg.loaders  # noqa: F401
 
     patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: device)
+
+
+class PendingTypedEdges:
+    """Samples around seed edges when it is finished, by the CPU's samplers of ``samplers``."""
+
+    def __init__(self, samplers: Any, batches: Any) -> None:
+        self._samplers, self._batches = [sampler._sampler for sampler in samplers], batches
+
+    def finish(self) -> Any:
+        return [sample_together(self._samplers, requests) for requests in self._batches]
 
 
 class Positions:

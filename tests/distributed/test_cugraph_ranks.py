@@ -178,7 +178,8 @@ def stand_in(monkeypatch):
     import whole_graph_stand_in
 
     monkeypatch.setitem(sys.modules, "pylibcugraph", None)
-    monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", None)
+    for name in ("manyhop.loading.pipeline.gpu", "manyhop.sampling.gpu.edges"):
+        monkeypatch.setitem(sys.modules, name, None)
     for name in ("GPUSampler", "GPUEdgeSampler"):
         monkeypatch.setitem(vars(manyhop.sampling), name, None)
     whole_graph_stand_in.install(monkeypatch.setattr)

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, Positions, exchange_nothing, pyg_works_on, stand_for_gpu
+from gpu_stand_ins import CPU, PendingTypedEdges, Positions, exchange_nothing, pyg_works_on, stand_for_gpu
 from helpers_pyg import all_same
 
 import manyhop.sampling
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
-from manyhop.sampling.seed_edges import sample_together
 from manyhop.system import triton_compiler
 
 
@@ -38,15 +37,12 @@ class StandIn:
         return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
 
-class StandInOfTypes:
-    """The same for seed edges of several types."""
+class StandInOfEdges(PendingTypedEdges):
+    """The same for seed edges."""
 
     def __init__(self, samplers: Any, batches: Any) -> None:
         StandIn.groups.append(len(batches))
-        self._samplers, self._batches = [sampler._sampler for sampler in samplers], batches
-
-    def finish(self) -> Any:
-        return [sample_together(self._samplers, requests) for requests in self._batches]
+        super().__init__(samplers, batches)
 
 
 def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
@@ -60,7 +56,7 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]
         monkeypatch.setattr(importlib.import_module("manyhop.loading.pipeline.gpu"), "GPUPositions", Positions)
     else:
         monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
-    types = SimpleNamespace(PendingTypedEdges=StandInOfTypes)
+    types = SimpleNamespace(PendingTypedEdges=StandInOfEdges)
     monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.edges", types)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))

@@ -130,7 +130,7 @@ def check_link_sampler(
         return
     if isinstance(neg_sampling, TypedNegatives):
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
-    sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
+    sampler.seed_edges.check(inputs.input_type, neg_sampling, exclude_true=exclude_true)
     if inputs.time is not None and not sampler.is_temporal:
         raise InputError("Got edge_label_time, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:

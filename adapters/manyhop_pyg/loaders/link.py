@@ -26,7 +26,7 @@ from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_argum
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
-from manyhop_pyg.samplers.spec import GivenNegatives, as_negative_sampling, each_of, negatives_of, not_by_position
+from manyhop_pyg.samplers.spec import GivenNegatives, as_negative_sampling, each_of, not_by_position
 from manyhop_pyg.typing import Attributes, Batch, Metadata, PyGData, Sample, Transform
 
 NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSampling | str] | None
@@ -196,12 +196,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()
         if isinstance(self.link_sampler, NeighborSampler):
-            for edge_type in parts_of(self.input_data):
-                self.link_sampler.prepare_seed_edges(
-                    edge_type,
-                    negatives_of(self.neg_sampling, edge_type),
-                    exclude_true=self.exclude_true_negatives,
-                )
+            exclude_true = self.exclude_true_negatives
+            self.link_sampler.seed_edges.of(self.input_data, self.neg_sampling, exclude_true=exclude_true)
         if self._exclusion is not None:
             self._exclusion.prepare()
 

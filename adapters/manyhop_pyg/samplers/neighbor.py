@@ -31,13 +31,12 @@ from manyhop_pyg.samplers.requests import (
 )
 from manyhop_pyg.samplers.seeds import (
     SeedEdges,
-    TypedEdgeInput,
-    edge_metadata,
+    columns_of,
+    finish_seed_edges,
     node_metadata,
     seeds_of,
-    typed_metadata,
 )
-from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec, negatives_of
+from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
 from manyhop_pyg.typing import PyGData, Sample
 
 
@@ -138,7 +137,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             weighted=self._weighted,
         )
         self.engine = host_engine(self.topology.graph, self.spec)
-        self._seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self.engine, disjoint=self.disjoint))
+        self.seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self.engine, disjoint=self.disjoint))
+        """The engine's samplers around seed edges."""
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Sample:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
@@ -173,49 +173,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         Raises:
             InputError: seeds or negatives that do not fit the graph.
         """
-        if isinstance(index, TypedEdgeInput):
-            return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true, exclude=exclude)
-        edges = self._seed_edges
-        sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
-        request = self.requests.of_edges(index, sampler.edge_type, next_key(), neg_sampling, exclude=exclude)
-        sampled = sampler.sample(request)
-        out = self.node_output(edges.relabelled(sampled))
-        out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
-        return out
-
-    def _sample_from_types(
-        self,
-        index: TypedEdgeInput,
-        neg_sampling: NegativeSampling | None,
-        *,
-        exclude_true: bool,
-        exclude: Mapping[EdgeType, Tensor] | None,
-    ) -> Sample:
-        """Sample around seed edges of multiple types; ``metadata[1]`` has the metadata by type."""
-        parts = index.parts
-        samplers = [
-            self._seed_edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in parts
-        ]
+        samplers = self.seed_edges.of(index, neg_sampling, exclude_true=exclude_true)
         edge_types = [sampler.edge_type for sampler in samplers]
-        requests = self.requests.of_edge_types(index, edge_types, next_key(), neg_sampling, exclude=exclude)
+        requests = self.requests.of_edges(index, edge_types, next_key(), neg_sampling, exclude=exclude)
         sampled, seed_edges = sample_together(samplers, requests)
-        columns = [(part.input_id, part.label, part.time) for part in parts.values()]
-        metadata = typed_metadata(index, index.input_id, sampled, seed_edges, neg_sampling, columns)
+        metadata = finish_seed_edges(index, sampled, seed_edges, neg_sampling, columns_of(index))
         out = self.node_output(sampled[0].subgraph)
         out.metadata = metadata
         return out
-
-    def check_seed_edges(
-        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
-    ) -> None:
-        """Raise InputError unless such seed edges and negatives can be sampled."""
-        self._seed_edges.check(edge_type, neg_sampling, exclude_true=exclude_true)
-
-    def prepare_seed_edges(
-        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
-    ) -> None:
-        """Build the CPU tables for such seed edges and negatives."""
-        self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
     def node_output(self, sample: SampledSubgraph) -> Sample:
         """Convert the engine's sample to PyG's."""
@@ -324,7 +289,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
-        for made_anew in ("engine", "_seed_edges", "spec", "gpu_samplings"):
+        for made_anew in ("engine", "seed_edges", "spec", "gpu_samplings"):
             del state[made_anew]
         return state
 

@@ -22,8 +22,7 @@ from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.seeds import SeedEdges, TypedEdgeInput, edge_metadata, node_metadata, typed_metadata
-from manyhop_pyg.samplers.spec import negatives_of
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of, finish_seed_edges, node_metadata
 from manyhop_pyg.typing import Inputs, Metadata, Sample
 
 if TYPE_CHECKING:
@@ -225,55 +224,13 @@ class GPUSampling:
         exclusion: Exclusion | None,
     ) -> Finish:
         """Launch the sampling around seed edges, without the edges of ``exclusion``."""
-        _, edges = self._follow(sampler)
-        inputs = list(inputs)
-        if isinstance(inputs[0], TypedEdgeInput):
-            return self._begin_types(
-                sampler, edges, inputs, keys, neg_sampling, exclude_true=exclude_true, exclusion=exclusion
-            )
-        engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
-        requests = [
-            sampler.requests.of_edges(
-                index,
-                engine.edge_type,
-                key,
-                neg_sampling,
-                exclude=None if exclusion is None else exclusion.of(index),
-                device=self.device,
-            )
-            for index, key in zip(inputs, keys, strict=True)
-        ]
-        pending = engine.begin(requests)
-        parts = [part for index in inputs for part in (index.input_id, index.label, index.time)]
-        metadata = upload(parts, self.device)
-
-        def finish() -> list[Sample]:
-            outs: list[Sample] = []
-            for i, sampled in enumerate(pending.finish()):
-                out = sampler.node_output(edges.relabelled(sampled))
-                out.metadata = edge_metadata(sampled, neg_sampling, *metadata[3 * i : 3 * i + 3])
-                outs.append(out)
-            return outs
-
-        return finish
-
-    def _begin_types(
-        self,
-        sampler: NeighborSampler,
-        edges: SeedEdges[GPUEdgeSampler],
-        inputs: Sequence[TypedEdgeInput],
-        keys: Sequence[BatchKey],
-        neg_sampling: NegativeSampling | None,
-        *,
-        exclude_true: bool,
-        exclusion: Exclusion | None,
-    ) -> Finish:
-        """Launch the sampling around seed edges of multiple types."""
         from manyhop.sampling.gpu.edges import PendingTypedEdges
 
-        engines = [edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in inputs[0].parts]
+        _, edges = self._follow(sampler)
+        inputs = list(inputs)
+        engines = edges.of(inputs[0], neg_sampling, exclude_true=exclude_true)
         requests = [
-            sampler.requests.of_edge_types(
+            sampler.requests.of_edges(
                 index,
                 [engine.edge_type for engine in engines],
                 key,
@@ -284,27 +241,20 @@ class GPUSampling:
             for index, key in zip(inputs, keys, strict=True)
         ]
         pending = PendingTypedEdges(engines, requests)
-        tensors = [[index.input_id, *_columns(index)] for index in inputs]
-        sent = iter(upload([tensor for of_batch in tensors for tensor in of_batch], self.device))
+        columns = [columns_of(index) for index in inputs]
+        sent = iter(upload([column for of_batch in columns for column in of_batch], self.device))
 
         def finish() -> list[Sample]:
             outs: list[Sample] = []
-            for index, (sampled, seed_edges) in zip(inputs, pending.finish(), strict=True):
-                input_id = next(sent)
-                assert input_id is not None
-                columns = [(next(sent), next(sent), next(sent)) for _ in engines]
-                metadata = typed_metadata(index, input_id, sampled, seed_edges, neg_sampling, columns)
+            for index, of_batch, (sampled, seed_edges) in zip(inputs, columns, pending.finish(), strict=True):
+                there = [next(sent) for _ in of_batch]
+                metadata = finish_seed_edges(index, sampled, seed_edges, neg_sampling, there)
                 out = sampler.node_output(sampled[0].subgraph)
                 out.metadata = metadata
                 outs.append(out)
             return outs
 
         return finish
-
-
-def _columns(index: TypedEdgeInput) -> list[Tensor | None]:
-    """Return ids, labels and times of seed edges, type by type."""
-    return [column for part in index.parts.values() for column in (part.input_id, part.label, part.time)]
 
 
 def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:

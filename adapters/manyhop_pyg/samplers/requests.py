@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -23,7 +24,7 @@ from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, HostEngine, Spec, engine_for
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.seeds import ByType, TypedEdgeInput
+from manyhop_pyg.samplers.seeds import ByType, parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
 from manyhop_pyg.typing import Sample
 
@@ -63,14 +64,29 @@ class SeedRequests:
     def of_edges(
         self,
         index: EdgeSamplerInput,
-        edge_type: EdgeType,
+        edge_types: Sequence[EdgeType],
         key: BatchKey,
         neg_sampling: NegativeSampling | None,
         *,
         exclude: Mapping[EdgeType, Tensor] | None = None,
         device: torch.device = _CPU,
+    ) -> list[EdgeRequest]:
+        """Return one request per seed edge type; the first one has the edges to exclude.
+
+        Functions of negatives are called on ``device``.
+        """
+        each = zip(parts_of(index).items(), edge_types, strict=True)
+        requests = [self._of_type(part, t, key, negatives_of(neg_sampling, name), device) for (name, part), t in each]
+        return [replace(requests[0], exclude=exclude), *requests[1:]]
+
+    def _of_type(
+        self,
+        index: EdgeSamplerInput,
+        edge_type: EdgeType,
+        key: BatchKey,
+        neg_sampling: NegativeSampling | None,
+        device: torch.device,
     ) -> EdgeRequest:
-        """Return the request for seed edges; functions of negatives are called on ``device``."""
         if (index.time is not None) != self._is_temporal:
             raise InputError(
                 "Temporal sampling needs a time for every seed edge: pass edge_label_time."
@@ -85,26 +101,8 @@ class SeedRequests:
             dst=as_ids("destinations of seed edges", index.col).long(),
             time_max=time_max,
             time_min=time_min,
-            exclude=exclude,
             neg_dst=neg_sampling.of(index, device) if isinstance(neg_sampling, GivenNegatives) else None,
         )
-
-    def of_edge_types(
-        self,
-        index: TypedEdgeInput,
-        edge_types: Sequence[EdgeType],
-        key: BatchKey,
-        neg_sampling: NegativeSampling | None,
-        *,
-        exclude: Mapping[EdgeType, Tensor] | None,
-        device: torch.device = _CPU,
-    ) -> list[EdgeRequest]:
-        """Return one request per seed edge type; the first one has the edges to exclude."""
-        each = zip(index.parts.items(), edge_types, [exclude] + [None] * len(edge_types), strict=False)
-        return [
-            self.of_edges(part, t, key, negatives_of(neg_sampling, name), exclude=excluded, device=device)
-            for (name, part), t, excluded in each
-        ]
 
     def _seed_time(
         self, node_type: NodeType, seeds: Tensor, time: Tensor | None

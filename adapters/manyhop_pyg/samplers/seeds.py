@@ -15,7 +15,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_edges
-from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
+from manyhop.sampling import EdgeSampler, SampledEdges
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.spec import GivenNegatives, negative_spec, negatives_of
 from manyhop_pyg.typing import Metadata
@@ -41,14 +41,11 @@ class SeedEdges(Generic[EngineT]):
         self._make = make
         self._samplers: dict[Hashable, tuple[EngineT, NegativeSampling | None]] = {}
 
-    @staticmethod
-    def relabelled(out: SampledEdges) -> SampledSubgraph:
-        """Return the subgraph with trees numbered by seed edge instead of endpoint."""
-        if out.subgraph.tree is not None:
-            trees, num_src = out.subgraph.tree, out.src_index.numel()
-            for node_type, tree in trees.items():
-                trees[node_type] = tree % max(num_src, 1) % max(out.num_pos, 1)
-        return out.subgraph
+    def of(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> list[EngineT]:
+        """Return the engine's sampler of each type of some seed edges; see :meth:`prepare`."""
+        return [self.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in parts_of(index)]
 
     def prepare(
         self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
@@ -172,33 +169,40 @@ class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
         )
 
 
-def typed_metadata(
-    index: TypedEdgeInput,
-    input_id: Tensor,
+def finish_seed_edges(
+    index: EdgeSamplerInput,
     sampled: Sequence[SampledEdges],
     seed_edges: Tensor | None,
     neg_sampling: NegativeSampling | None,
-    columns: Sequence[tuple[Tensor | None, Tensor | None, Tensor | None]],
+    columns: Sequence[Tensor | None],
 ) -> Metadata:
-    """Return ``input_id``, the metadata of each type, and the number of seed edges of each type.
+    """Return ``metadata`` of a batch, and number the trees of its sample by seed edge instead of endpoint.
 
-    Trees of the sample are renumbered by seed edge.
+    Seed edges of multiple types have ``input_id``, the metadata of each type, and the number of seed edges of each.
 
     Args:
         index: seed edges of a batch.
-        input_id: ``input_id`` of all types, on the device of the batch.
-        sampled, seed_edges: results of the engine.
+        sampled: result of the engine for each type.
+        seed_edges: ``[num_trees]`` seed edge of each tree; ``None``: the sample has no trees.
         neg_sampling: negatives.
-        columns: ids, labels and times of each type, on the device of the batch.
+        columns: :func:`columns_of` the seed edges, on the device of the batch.
     """
     trees = sampled[0].subgraph.tree
     if trees is not None and seed_edges is not None:
         trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
     about = {
-        t: edge_metadata(one, negatives_of(neg_sampling, t), *of_type)
-        for t, one, of_type in zip(index.parts, sampled, columns, strict=True)
+        t: edge_metadata(one, negatives_of(neg_sampling, t), *columns[3 * i : 3 * i + 3])
+        for i, (t, one) in enumerate(zip(parts_of(index), sampled, strict=True))
     }
-    return input_id, about, dict(zip(index.parts, index.sizes, strict=True))
+    if not isinstance(index, TypedEdgeInput):
+        return about[index.input_type]
+    return columns[-1], about, dict(zip(index.parts, index.sizes, strict=True))
+
+
+def columns_of(index: EdgeSamplerInput) -> list[Tensor | None]:
+    """Return ids, labels and times of seed edges, type by type, then all ids."""
+    columns = [column for part in parts_of(index).values() for column in (part.input_id, part.label, part.time)]
+    return [*columns, index.input_id] if isinstance(index, TypedEdgeInput) else columns
 
 
 def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]:
