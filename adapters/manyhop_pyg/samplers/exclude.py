@@ -27,16 +27,23 @@ class Exclusion:
     """Finds the edges that a batch excludes, by the endpoints of its seed edges.
 
     Args:
-        of_types: seed edge type -> its exclusion.
+        topology: the sampled graph.
+        of_types: seed edge type (``None`` in homogeneous graphs) -> type of the reverses to exclude (``None``: only the
+            seed edges), and ``[num_edges]`` edge id -> id of its reverse (``None``: find reverses by their endpoints).
     """
 
-    def __init__(self, of_types: Mapping[EdgeType | None, TypeExclusion]) -> None:
-        self._of_types = dict(of_types)
+    def __init__(
+        self, topology: Topology, of_types: Mapping[EdgeType | None, tuple[EdgeType | None, Tensor | None]]
+    ) -> None:
+        self._topology, self._of_types = topology, dict(of_types)
+        looked_up = {_type_in_graph(topology, t) for t in of_types}
+        looked_up |= {_type_in_graph(topology, t) for t, ids in of_types.values() if t is not None and ids is None}
+        self._ids = {t: EdgeIds(csc) for t, csc in topology.graph.csc.items() if t in looked_up}
 
     def prepare(self) -> None:
         """Build the lookup tables of edges."""
-        for one in self._of_types.values():
-            one.prepare()
+        for ids in self._ids.values():
+            ids.tables()
 
     def of(self, index: EdgeSamplerInput) -> dict[EdgeType, Tensor]:
         """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have.
@@ -46,55 +53,19 @@ class Exclusion:
         """
         found: dict[EdgeType, list[Tensor]] = {}
         for edge_type, part in parts_of(index).items():
-            for t, ids in self._of_types[edge_type].of(part.row, part.col).items():
-                found.setdefault(t, []).append(ids)
+            ends = (part.col, part.row) if self._topology.backward else (part.row, part.col)
+            src, dst = (ids.to("cpu", torch.int64) for ids in ends)
+            own = _type_in_graph(self._topology, edge_type)
+            reverse_type, reverse_eids = self._of_types[edge_type]
+            if own in self._ids:
+                ids = self._ids[own].between(src, dst)
+                found.setdefault(own, []).append(ids)
+                if reverse_eids is not None:
+                    found[own].append(reverse_eids[ids])
+            reverse = None if reverse_type is None else _type_in_graph(self._topology, reverse_type)
+            if reverse in self._ids and reverse_eids is None:
+                found.setdefault(reverse, []).append(self._ids[reverse].between(dst, src))
         return {t: ids[0] if len(ids) == 1 else torch.cat(ids) for t, ids in found.items()}
-
-
-class TypeExclusion:
-    """Finds the edges that seed edges of one type exclude, by their endpoints.
-
-    Args:
-        topology: the sampled graph.
-        edge_type: type of the seed edges; ``None`` in homogeneous graphs.
-        reverse_type: type of the reverses to exclude; ``None``: only the seed edges.
-        reverse_eids: ``[num_edges]`` edge id -> id of its reverse; ``None``: find reverses by their endpoints.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        edge_type: EdgeType | None,
-        reverse_type: EdgeType | None,
-        reverse_eids: Tensor | None,
-    ) -> None:
-        self._backward = topology.backward
-        self._own = _type_in_graph(topology, edge_type)
-        self._reverse = None if reverse_type is None else _type_in_graph(topology, reverse_type)
-        self._reverse_eids = reverse_eids
-        looked_up = {self._own} if reverse_eids is not None else {self._own, self._reverse}
-        self._ids = {t: EdgeIds(csc) for t, csc in topology.graph.csc.items() if t in looked_up}
-
-    def prepare(self) -> None:
-        """Build the lookup tables of edges."""
-        for ids in self._ids.values():
-            ids.tables()
-
-    def of(self, row: Tensor, col: Tensor) -> dict[EdgeType, Tensor]:
-        """Return edge type of the graph -> ``[n] int64`` ids of the edges to exclude.
-
-        Args:
-            row: ``[num_edges]`` sources of the seed edges.
-            col: ``[num_edges]`` destinations.
-        """
-        src, dst = (ids.to("cpu", torch.int64) for ids in ((col, row) if self._backward else (row, col)))
-        exclude = {t: self._ids[t].between(src, dst) for t in (self._own,) if t in self._ids}
-        if self._reverse_eids is not None:
-            exclude = {t: torch.cat([ids, self._reverse_eids[ids]]) for t, ids in exclude.items()}
-        elif self._reverse in self._ids:
-            ids = self._ids[self._reverse].between(dst, src)
-            exclude[self._reverse] = torch.cat([exclude[self._reverse], ids]) if self._reverse in exclude else ids
-        return exclude
 
 
 def make_exclusion(
@@ -129,7 +100,7 @@ def make_exclusion(
             "subgraph_type='bidirectional' adds the reverses of sampled edges, seed edges among them. Expected "
             "exclude_seed_edges='reverse_id' or 'reverse_types' with it, got 'self'."
         )
-    of_types = {}
+    of_types: dict[EdgeType | None, tuple[EdgeType | None, Tensor | None]] = {}
     for edge_type in edge_types:
         reverse_type, ids = None, None
         if mode == "reverse_id":
@@ -137,8 +108,8 @@ def make_exclusion(
             ids = _reverse_ids(sampler.topology, edge_type, reverse_eids)
         elif mode == "reverse_types":
             reverse_type = _reverse_type(sampler.topology, edge_type, reverse_etypes)
-        of_types[edge_type] = TypeExclusion(sampler.topology, edge_type, reverse_type, ids)
-    return Exclusion(of_types)
+        of_types[edge_type] = reverse_type, ids
+    return Exclusion(sampler.topology, of_types)
 
 
 def _type_in_graph(topology: Topology, edge_type: EdgeType | None) -> EdgeType:
