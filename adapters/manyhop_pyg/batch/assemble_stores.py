@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -14,11 +14,9 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.errors import FeatureError
-from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop_pyg.batch.assemble import edge_ids
+from manyhop_pyg.batch.assemble import Rows, edge_ids
 from manyhop_pyg.batch.columns import PlacedStore
-from manyhop_pyg.data.feature_store import StoreColumn
 from manyhop_pyg.data.topologies import is_of_edges, whole
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
@@ -27,37 +25,39 @@ if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.assemble import Joining
 
-ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
-"""A column of a store, the source that a GPU reads, row ids, node or edge type, and the batch's mapping."""
+
+def begin_stored(joining: Joining, out: Sample, perm: Permutation, rows: Rows) -> Batch:
+    """Return a batch of a pair of stores without edges, which ``_put_edges`` sets, and rows, which ``rows`` fetches."""
+    assert isinstance(joining.placed, PlacedStore)
+    batch, ids = _begin(joining, out), _ids_of(out, perm)
+    for kind, columns in joining.placed.by_kind(joining.store_size if isinstance(out, SamplerOutput) else None).items():
+        index = ids.get(kind)
+        if index is not None:
+            into = _store_of(batch, kind)._mapping
+            into.update(dict.fromkeys([column.key for column in columns]))
+            rows.add(into, columns, index, joining.bounds.get(kind))
+    _set_ids(batch, ids)
+    return batch
 
 
-def join_stores(joining: Joining, outs: Sequence[Sample], perm: Permutation) -> tuple[list[Batch], int]:
-    """Return batches of a pair of stores without edges (``put_edges`` sets them), and the bytes of their features.
+def read_stored(joining: Joining, out: Sample, perm: Permutation) -> tuple[Batch, int]:
+    """Return a batch of a pair of stores, without edges, with the rows that the store returns, and their bytes."""
+    batch, ids = _begin(joining, out), _ids_of(out, perm)
+    nbytes = _read(joining, batch, ids)
+    _set_ids(batch, ids)
+    return batch, nbytes
 
-    A GPU gathers the rows of manyhop's store for all batches at once.
-    """
-    homogeneous = isinstance(outs[0], SamplerOutput)
-    begin = _begin_data if homogeneous else _begin_hetero_data
-    batches = [begin(joining, out) for out in outs]
-    ids = [_ids_of(out, perm) for out in outs]
-    if isinstance(joining.placed, PlacedStore):
-        columns = joining.placed.by_kind(joining.store_size if homogeneous else None)
-        nbytes = _gather(
-            joining,
-            [
-                (column, source, index, kind, _store_of(batch, kind)._mapping)
-                for batch, of_batch in zip(batches, ids, strict=True)
-                for column, source, kind in columns
-                if (index := of_batch.get(kind)) is not None
-            ],
-        )
-    else:
-        nbytes = sum([_read(joining, batch, of_batch) for batch, of_batch in zip(batches, ids, strict=True)])
-    for batch, of_batch in zip(batches, ids, strict=True):
-        for kind, index in of_batch.items():
-            if index is not None:
-                _store_of(batch, kind)._mapping.setdefault("n_id" if isinstance(kind, str) else "e_id", index)
-    return batches, nbytes
+
+def _set_ids(batch: Batch, ids: Mapping[NodeType | EdgeType, Tensor | None]) -> None:
+    """Set ``n_id`` and ``e_id`` unless the store has attributes of these names."""
+    for kind, index in ids.items():
+        if index is not None:
+            _store_of(batch, kind)._mapping.setdefault("n_id" if isinstance(kind, str) else "e_id", index)
+
+
+def _begin(joining: Joining, out: Sample) -> Batch:
+    """Return a batch without features."""
+    return _begin_data(joining, out) if isinstance(out, SamplerOutput) else _begin_hetero_data(joining, out)
 
 
 def _begin_data(joining: Joining, out: SamplerOutput) -> Data:
@@ -114,7 +114,7 @@ def _read(joining: Joining, batch: Batch, ids: Mapping[NodeType | EdgeType, Tens
     rows = _fetch(store, wanted, joining.gpu)
     for attr, value in zip(wanted, rows, strict=True):
         (batch if homogeneous else batch[attr.group_name])[attr.attr_name] = value
-    return _bytes_of(rows)
+    return sum([getattr(value, "nbytes", 0) for value in rows])
 
 
 _DATA = Data()
@@ -128,23 +128,6 @@ def blank_data() -> tuple[Data, Attributes]:
     store.__dict__.update(_DATA._store.__dict__, _mapping=into, _parent=weakref.ref(batch))
     batch.__dict__["_store"] = store
     return batch, into
-
-
-def _gather(joining: Joining, requests: list[ColumnRequest]) -> int:
-    """Write rows of manyhop's store into batches on a GPU. Return the number of bytes."""
-    assert joining.gpu is not None
-    bounds = joining.bounds
-    rows = joining.gpu.gather(
-        [RowRequest(source, index, 0, column.title, bounds.get(kind)) for column, source, index, kind, _ in requests]
-    )
-    for (column, _, _, _, into), value in zip(requests, rows, strict=True):
-        into[column.name] = value
-    return _bytes_of(rows)
-
-
-def _bytes_of(rows: list[object]) -> int:
-    """Return the bytes of rows that have ``nbytes``."""
-    return sum([getattr(value, "nbytes", 0) for value in rows])
 
 
 def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], gpu: GPURuntime | None) -> list[object]:

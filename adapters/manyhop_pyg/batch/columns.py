@@ -244,23 +244,21 @@ class PlacedStore:
 
     def __init__(self, columns: list[StoreColumn], sources: list[object]) -> None:
         self.columns, self.sources = columns, sources
-        self.pairs = list(zip(columns, sources, strict=True))
-        """Columns with the sources of their rows."""
-        self._by_kind: dict[StoreSize | None, list[tuple[StoreColumn, object, NodeType | EdgeType]]] = {}
+        self._by_kind: dict[StoreSize | None, dict[NodeType | EdgeType, list[Column]]] = {}
 
-    def by_kind(self, size: StoreSize | None) -> list[tuple[StoreColumn, object, NodeType | EdgeType]]:
-        """Return columns, their sources, and their node or edge type.
+    def by_kind(self, size: StoreSize | None) -> dict[NodeType | EdgeType, list[Column]]:
+        """Return the columns of each node and edge type.
 
         Args:
             size: of a homogeneous store, whose columns belong to edges by their length; ``None``: heterogeneous.
         """
         found = self._by_kind.get(size)
         if found is None:
-            found = self._by_kind[size] = [
-                (column, source, kind)
-                for column, source in self.pairs
-                if (kind := column.group if size is None else _kind_of(column, size)) is not None
-            ]
+            found = self._by_kind[size] = {}
+            for column, source in zip(self.columns, self.sources, strict=True):
+                kind = column.group if size is None else _kind_of(column, size)
+                if kind is not None:
+                    found.setdefault(kind, []).append(Column(column.name, source, 0))
         return found
 
     def shared_objects(self) -> frozenset[int]:

@@ -29,7 +29,7 @@ from manyhop_pyg.batch.assemble import (
     label_data,
     label_types,
 )
-from manyhop_pyg.batch.assemble_stores import join_stores
+from manyhop_pyg.batch.assemble_stores import begin_stored, read_stored
 from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
 from manyhop_pyg.samplers.requests import joined
@@ -87,25 +87,25 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
             f"Expected no embedding among the data with pad='auto', got {plan.embeddings[0]!r}: padding nodes have no "
             "rows. Remove it from the data, and call it with batch.n_id."
         )
+    rows = Rows(None if gpu is None else gpu.device)
     if plan is not None:
-        rows = Rows(None if gpu is None else gpu.device)
         begin = begin_data if homogeneous else begin_hetero_data
         batches = [begin(plan, out, perm, rows, joining.bounds) for out in outs]
-        times.append(time.perf_counter())
+    elif joining.placed is not None:
+        batches = [begin_stored(joining, out, perm, rows) for out in outs]
+    times.append(time.perf_counter())
+    start = None if gpu is None else gpu.start_gather()
+    if joining.placed is None:
+        read = [read_stored(joining, out, perm) for out in outs]
+        batches, nbytes = [batch for batch, _ in read], sum([of_batch for _, of_batch in read])
+    elif gpu is None:
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
-        if gpu is None:
-            threads = joining.copy_threads or torch.get_num_threads()
-            nbytes = rows.fetch(partial(gather, pool=joining.buffers, threads=threads))
-        else:
-            start = gpu.start_gather()
-            nbytes = rows.fetch(partial(gpu.gather, threads=joining.copy_threads))
-            gpu.end_gather(start, len(outs))
+        threads = joining.copy_threads or torch.get_num_threads()
+        nbytes = rows.fetch(partial(gather, pool=joining.buffers, threads=threads))
     else:
-        times.append(time.perf_counter())
-        start = None if gpu is None else gpu.start_gather()
-        batches, nbytes = join_stores(joining, outs, perm)
-        if gpu is not None:
-            gpu.end_gather(start, len(outs))
+        nbytes = rows.fetch(partial(gpu.gather, threads=joining.copy_threads))
+    if gpu is not None:
+        gpu.end_gather(start, len(outs))
     if padding is not None:
         padding.clear(
             batches,
