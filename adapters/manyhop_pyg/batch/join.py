@@ -25,11 +25,12 @@ from manyhop_pyg.batch.assemble import (
     Rows,
     begin_data,
     begin_hetero_data,
+    begin_stored,
     edge_ids,
     label_data,
     label_types,
+    read_stored,
 )
-from manyhop_pyg.batch.assemble_stores import begin_stored, read_stored
 from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
 from manyhop_pyg.samplers.requests import joined
