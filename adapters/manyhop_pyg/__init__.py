@@ -20,8 +20,8 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import GivenNegatives
 from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.swap import install, uninstall
-from manyhop_pyg.training.accelerate import accelerate
 from manyhop_pyg.training.capture import capture
+from manyhop_pyg.training.layers import accelerate
 from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
 __all__ = [

@@ -14,7 +14,7 @@ from torch_geometric.nn import SAGEConv
 
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate, capture
-from manyhop_pyg.training import layers
+from manyhop_pyg.training import trim
 from manyhop_train.aggregation import Edges
 
 
@@ -133,7 +133,7 @@ def test_edges_keep_their_order(data, tape, monkeypatch):
                 if tape.recording:
                     seen.append(ordered)
 
-        monkeypatch.setattr(layers, "Edges", Seen)
+        monkeypatch.setattr(trim, "Edges", Seen)
         run.losses(epochs=1)
         assert ordered == [True]
 

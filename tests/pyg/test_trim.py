@@ -178,14 +178,14 @@ def test_edges_are_sorted_by_destination_once(data, monkeypatch, wrapped):
     batches = batches_of(data, "cpu", num_neighbors=[3, 2, 2])
     made: list[tuple[int, bool]] = []
 
-    class Seen(layers.Edges):
+    class Seen(trim.Edges):
         def __init__(self, edge_index: Tensor, *, ordered: bool, **options: Any) -> None:
             super().__init__(edge_index, ordered=ordered, **options)
             made.append((edge_index.size(1), ordered))
 
     model = Net(SAGEConv, 2)
     fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    monkeypatch.setattr(layers, "Edges", Seen)
+    monkeypatch.setattr(trim, "Edges", Seen)
     for batch in batches:
         check(model, fast, batch.batch_size, batch.x, batch.edge_index)
     assert made == [(batch.num_edges, True) for batch in batches]

@@ -1,7 +1,8 @@
-"""PyG's layers with the engine's aggregation: which ones, and how they aggregate."""
+"""``accelerate``: unchanged PyG models aggregate by segments of sorted edges."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -13,77 +14,14 @@ from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregat
 from torch_geometric.typing import Adj, Size
 
 from manyhop.errors import InputError
-from manyhop_pyg.training.trim import Needed, Trim
-from manyhop_train.aggregation import Edges, Reduction, add_ends, aggregate, is_sorted, normalize
+from manyhop_pyg.training.trim import PassEdges, Trim
+from manyhop_train.aggregation import Reduction, add_ends, aggregate, normalize
 
 REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
 Pair: TypeAlias = tuple[Tensor, Tensor]
 Rows: TypeAlias = Tensor | Pair
 """Rows of nodes, or of sources and of destinations."""
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-class PassEdges:
-    """The edges of one call of a model: all its layers share their orders.
-
-    Args:
-        trim: which of them layers need; ``None``: all.
-    """
-
-    def __init__(self, trim: Trim | None = None) -> None:
-        self._running = False
-        self._trim = trim
-        self._known: dict[object, Edges] = {}
-
-    def begin(self, *_: object) -> None:
-        """Begin a call of the model."""
-        if not torch.compiler.is_compiling():
-            self._known.clear()
-            self._running = True
-            if self._trim is not None:
-                self._trim.begin()
-
-    def end(self, model: torch.nn.Module, _: object, out: object) -> None:
-        """End it."""
-        if not torch.compiler.is_compiling():
-            if self._trim is not None:
-                self._trim.end(model, out)
-            for edges in self._known.values():
-                edges.join()
-            self._known.clear()
-            self._running = False
-
-    def of(self, edge_index: Tensor) -> Edges:
-        """Return edges that begin with these; trimmed edges are a view of the previous layer's edges."""
-        if isinstance(edge_index, EdgeIndex):
-            ordered, edge_index = edge_index.is_sorted_by_col, edge_index.as_tensor()
-        elif torch.compiler.is_compiling():
-            ordered = False
-        else:
-            ordered = is_sorted(edge_index)
-        if torch.compiler.is_compiling() or not self._running or edge_index.is_inference():  # which has no version
-            return Edges(edge_index, ordered=ordered)
-        key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
-        edges = self._known.get(key)
-        if edges is None or edges.num_edges < edge_index.size(1):
-            if edges is not None:
-                edges.join()
-            edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
-        return edges
-
-    def trimmed(self, layer: MessagePassing, edge_index: Adj) -> tuple[Needed | None, Adj]:
-        """Return the rows and edges that a layer needs; ``None`` and all edges without trimming."""
-        if self._trim is None:
-            return None, edge_index
-        if torch.compiler.is_compiling():
-            self._trim.check_untrimmed()
-            return None, edge_index
-        needed = self._trim.needed(layer, edge_index)
-        if needed is None or needed.num_edges == edge_index.size(1):
-            return needed, edge_index
-        self.of(edge_index)  # whose order also serves the first edges
-        plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
-        return needed, plain[:, : needed.num_edges]
 
 
 def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
@@ -370,3 +308,62 @@ def replace(layer: MessagePassing, edges: PassEdges) -> None:
     """Let a layer without obstacles aggregate by segments."""
     layer.__class__ = _CLASSES[type(layer)]
     layer.segment_edges = edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerated:
+    """The layers of a model that :func:`accelerate` has changed."""
+
+    reached: list[str] = field(default_factory=list)
+    """Names of layers, as in ``model.named_modules()``."""
+
+    others: dict[str, str] = field(default_factory=dict)
+    """Names of the other message passing layers, and why they are unchanged."""
+
+
+def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
+    """Aggregate by segments of sorted edges, without atomics, in the layers of a PyG model.
+
+    Applies to ``SAGEConv``, ``GCNConv``, ``GINConv`` and ``GraphConv`` with sums, means and maxima, ``GATConv`` and
+    ``GATv2Conv``. Parameters, state dicts and results (within rounding) are unchanged; gradients become deterministic.
+    Subclasses of these layers and other layers are unchanged. A layer runs PyG's code if its arguments are not plain
+    edges ``[2, num_edges]`` and rows ``[num_nodes, num_channels]``, if it has PyG's hooks, or if it is explained.
+
+    Batches of manyhop's loaders are sorted; other edges are sorted once per call of the model.
+
+    With ``trim=True``, a layer computes only the rows and edges that the rows of the seeds depend on. The output begins
+    with the rows of the seeds, ``[: batch.batch_size]``; do not use others. The first call of the model computes all
+    rows and counts the layers. All rows are also computed if the edges do not come from ``NeighborLoader`` or
+    ``LinkNeighborLoader``, and if layers are called outside of the model; training then logs a warning.
+
+    Args:
+        model: model to change in place.
+        trim: compute only rows that the rows of seeds depend on. All message passing layers must be accelerated, and
+            the model must not add or concatenate rows of different layers, which raises an error.
+
+    Returns:
+        The accelerated layers, and the others with a reason.
+
+    Raises:
+        InputError: ``model`` is not a module, or ``trim=True`` with other layers or none.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"Expected a torch.nn.Module, got a {type(model).__name__}. Pass the model.")
+    edges = PassEdges(Trim() if trim else None)
+    found = Accelerated()
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, MessagePassing)}
+    for name, module in layers.items():
+        reason = obstacle(module)
+        if reason is None:
+            found.reached.append(name)
+        else:
+            found.others[name] = reason
+    if trim and (found.others or not found.reached):
+        got = "; ".join(f"{name}: {reason}" for name, reason in found.others.items()) or "none"
+        raise InputError(f"Expected layers that accelerate supports, got {got}. Leave out trim=True.")
+    for name in found.reached:
+        replace(layers[name], edges)
+    if found.reached:
+        model.register_forward_pre_hook(edges.begin)
+        model.register_forward_hook(edges.end, always_call=True)
+    return found

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from manyhop.errors import InputError
-from manyhop_train.aggregation import hops_of
+from manyhop_train.aggregation import Edges, hops_of, is_sorted
 
 _LEAVE_OUT = "Leave out trim=True."
 _NOTE = (
@@ -205,3 +207,66 @@ def _checked(x: object, number: int) -> Tensor:
 def _first(x: object, number: int) -> Tensor:
     rows = _checked(x, number)
     return rows if rows.size(0) == number else rows[:number]
+
+
+class PassEdges:
+    """The edges of one call of a model: all its layers share their orders.
+
+    Args:
+        trim: which of them layers need; ``None``: all.
+    """
+
+    def __init__(self, trim: Trim | None = None) -> None:
+        self._running = False
+        self._trim = trim
+        self._known: dict[object, Edges] = {}
+
+    def begin(self, *_: object) -> None:
+        """Begin a call of the model."""
+        if not torch.compiler.is_compiling():
+            self._known.clear()
+            self._running = True
+            if self._trim is not None:
+                self._trim.begin()
+
+    def end(self, model: torch.nn.Module, _: object, out: object) -> None:
+        """End it."""
+        if not torch.compiler.is_compiling():
+            if self._trim is not None:
+                self._trim.end(model, out)
+            for edges in self._known.values():
+                edges.join()
+            self._known.clear()
+            self._running = False
+
+    def of(self, edge_index: Tensor) -> Edges:
+        """Return edges that begin with these; trimmed edges are a view of the previous layer's edges."""
+        if isinstance(edge_index, EdgeIndex):
+            ordered, edge_index = edge_index.is_sorted_by_col, edge_index.as_tensor()
+        elif torch.compiler.is_compiling():
+            ordered = False
+        else:
+            ordered = is_sorted(edge_index)
+        if torch.compiler.is_compiling() or not self._running or edge_index.is_inference():  # which has no version
+            return Edges(edge_index, ordered=ordered)
+        key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
+        edges = self._known.get(key)
+        if edges is None or edges.num_edges < edge_index.size(1):
+            if edges is not None:
+                edges.join()
+            edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
+        return edges
+
+    def trimmed(self, layer: MessagePassing, edge_index: Adj) -> tuple[Needed | None, Adj]:
+        """Return the rows and edges that a layer needs; ``None`` and all edges without trimming."""
+        if self._trim is None:
+            return None, edge_index
+        if torch.compiler.is_compiling():
+            self._trim.check_untrimmed()
+            return None, edge_index
+        needed = self._trim.needed(layer, edge_index)
+        if needed is None or needed.num_edges == edge_index.size(1):
+            return needed, edge_index
+        self.of(edge_index)  # whose order also serves the first edges
+        plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+        return needed, plain[:, : needed.num_edges]
