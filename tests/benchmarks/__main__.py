@@ -10,7 +10,7 @@ from pathlib import Path
 TARGETS = {
     "cpu": "sampling and loading on the CPU, beside PyG",
     "start": "from the import to the first batch",
-    "dgl": "samplers and DataLoaders beside DGL's; --gpu: layers and loaders on a GPU",
+    "dgl": "samplers and DataLoaders beside DGL's",
     "gpu": "sampling, gathers, loaders, stores and epochs on NVIDIA GPUs, beside RAPIDS, torch and PyG",
     "step": "training steps and layers on a GPU, eager and captured",
     "exchange": "rows from other nodes, beside an all-to-all",

@@ -75,14 +75,12 @@ class Timing:
         return float(np.median(np.divide(self.edges, self.seconds)))
 
 
-def ratio(timing: Timing, base: Timing, *, per_edge: bool = True) -> str:
-    """Return time over that of ``base`` in the same rounds: median and quartiles.
+def ratio(timing: Timing, base: Timing) -> str:
+    """Return time per edge over that of ``base`` in the same rounds: median and quartiles.
 
     The speed of a shared machine drifts by more than the differences one looks for; this ratio does not see the drift.
     """
-    cost, other = np.asarray(timing.seconds), np.asarray(base.seconds)
-    if per_edge:
-        cost, other = cost / timing.edges, other / base.edges
+    cost, other = (np.divide(one.seconds, one.edges) for one in (timing, base))
     low, median, high = np.quantile(cost / other, [0.25, 0.5, 0.75])
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
