@@ -53,7 +53,7 @@ def distinct_rows(ids: Tensor) -> tuple[Tensor, Tensor]:
     """
     before = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
     before[1:2] = 1
-    torch.ne(ids[1:], ids[:-1], out=before[2:])
+    before[2:] = ids[1:] != ids[:-1]
     before.cumsum_(0)
     return before, ids.new_empty(len(before)).scatter_(0, before[1:], ids)[1:]
 

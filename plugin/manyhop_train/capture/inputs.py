@@ -53,6 +53,8 @@ class Inputs:
 
         width, is_cuda = 1 << max(4, (len(self._copied) - 1).bit_length()), self._device.type == "cuda"
         spare = _spare[self._device, width]
+        if spare:
+            torch.cuda.synchronize(self._device)
         slots = spare.pop() if spare else torch.empty((_SLOTS, width), dtype=torch.int64, pin_memory=is_cuda)
         if is_cuda:
             weakref.finalize(self, spare.append, slots).atexit = False
@@ -105,8 +107,9 @@ class Inputs:
         self._launched, self._is_open = 0, False
 
     def _wait(self) -> None:
+        """Wait for enqueued replays; other streams may be recorded."""
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            torch.cuda.current_stream(self._device).synchronize()
 
 
 @functools.cache
