@@ -10,7 +10,7 @@ from places import ENV, tensors
 from test_gpu_places_dgl import make_dataset
 
 import manyhop
-from manyhop.errors import InputError, ManyhopError, RankError
+from manyhop.errors import InputError, ManyhopError
 from manyhop.features import DistributedRows, ShardedRows, WholeMemory
 from manyhop.memory.mapped_files import identity
 
@@ -137,45 +137,6 @@ def test_minibatches_are_those_of_one_process(launcher, two_nodes, hetero, place
     assert sorted(one for epochs, _, _ in ranks for one in epochs[0]) == every
 
 
-def resume(state):
-    import manyhop_dgl.graphbolt as gb
-
-    manyhop.init()
-    loader = gb.DataLoader(make_chain(make_store(False, placement="sharded"), False, num_seeds=48), num_workers=2)
-    if state is not None:
-        loader.load_state_dict(state)
-        return [content(one) for one in loader]
-    iterator = iter(loader)
-    had, state = [content(next(iterator)) for _ in range(2)], loader.state_dict()
-    iterator.close()
-    return had, state
-
-
-def test_other_ranks_go_on(launcher):
-    (first, state), (second, _) = launcher.run(resume, None, node_of=TWO)
-    rest = launcher.run(resume, state, node_of=FOUR)
-    every = expected(False, num_seeds=48)
-    assert sorted(first + second) == every[:4]
-    assert [len(some) for some in rest] == [2] * 4
-    assert sorted(one for some in rest for one in some) == every[4:]
-
-
-def padded():
-    import manyhop_dgl.graphbolt as gb
-
-    manyhop.init()
-    loader = gb.DataLoader(make_chain(make_store(False, placement="sharded"), False), pad="auto")
-    return [content(one) for one in loader]
-
-
-def test_padded_minibatches(launcher):
-    import manyhop_dgl.graphbolt as gb
-
-    own = make_chain(make_store(False), False, sampler=gb.ItemSampler)
-    every = [content(one) for one in gb.DataLoader(own, pad="auto")]
-    assert sorted(one for some in launcher.run(padded, node_of=TWO) for one in some) == every[:14]
-
-
 def read_and_update(place, on_gpu):
     import manyhop_dgl.graphbolt as gb
 
@@ -248,21 +209,6 @@ def test_rows_are_taken_as_they_are(launcher, node_of):
         assert kinds == (["Tensor"] * 4 if alone else ["DistributedRows", "Tensor", "DistributedRows", "Tensor"])
     every = expected(False)
     assert sorted(one for *_, some in ranks for one in some) == every[: len(every) // len(node_of) * len(node_of)]
-
-
-def read_sharded_as_it_is():
-    import manyhop_dgl.graphbolt as gb
-
-    manyhop.init()
-    x = given(False)["node", None, "x"]
-    feature = gb.TorchBasedFeature(gb.TorchBasedFeature(x, placement="sharded").table())
-    first = torch.equal(feature.read(torch.tensor([59, 0])), x[[59, 0]])
-    feature.update(x + 1)
-    return first, torch.equal(feature.read(), x + 1), type(feature.table()).__name__
-
-
-def test_rows_of_nodes_are_taken_as_they_are(launcher):
-    assert launcher.run(read_sharded_as_it_is, node_of=TWO) == [(True, True, "ShardedRows")] * 2
 
 
 def load_dataset(folder, place):
@@ -360,24 +306,3 @@ def test_ranks_that_could_not_stay_in_step(launcher, on_gpu):
     for (what, text), errors in zip(cases, found, strict=True):
         for error in errors:
             assert re.search(f"(?s)InputError: .*{text}", error), (what, error)
-
-
-def differing_epochs():
-    """One rank leaves its loop early, the other one is told."""
-    import manyhop_dgl.graphbolt as gb
-
-    rank = manyhop.init().rank
-    iterator = iter(gb.DataLoader(make_chain(make_store(False, placement="sharded"), False)))
-    try:
-        for i, _ in enumerate(iterator):
-            if i == 2 and rank == 1:
-                iterator.close()
-                break
-    except RankError as error:
-        return str(error)
-    finally:
-        torch.distributed.barrier()
-
-
-def test_a_rank_that_leaves_its_loop_is_named(launcher):
-    assert "rank 1 left" in launcher.run(differing_epochs, node_of=TWO)[0]

@@ -1,5 +1,6 @@
 """Graphs of DGL and datasets of GraphBolt in every place that GPUs read; as test_gpu_places.py, without GPUs."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -48,12 +49,12 @@ def use_dgl(place, device, how, folder):
     return results, places, binding.made - made
 
 
-@pytest.mark.parametrize("how", ["whole", "parts", "files"])
 @pytest.mark.parametrize(("place", "device"), PLACES)
-def test_a_graph_of_dgl_in_every_place(launcher, tmp_path, place, device, how):
+def test_a_graph_of_dgl_in_every_place(launcher, tmp_path, place, device):
     np.save(tmp_path / "x.npy", tensors()["x"].numpy())
     topology = place if place != "distributed" else "device"
-    for results, places, made in launcher.run(use_dgl, place, device, how, str(tmp_path), world_size=2, env=ENV):
+    cases = [(place, device, how, str(tmp_path)) for how in ("whole", "parts", "files")]
+    for results, places, made in itertools.chain.from_iterable(launcher.run_each(use_dgl, cases, env=ENV)):
         assert all(results)
         assert len(results) > 6
         assert places == [[topology, place]] * 2
@@ -86,21 +87,22 @@ def share_dgl(place, device):
     return right, type(x).__name__, is_held(x), split, torch.equal(g.ndata["y"], given["y"])
 
 
-@pytest.mark.parametrize(
-    ("place", "device", "kind", "held"),
-    [
-        ("sharded", None, "Tensor", False),  # over one node
-        ("pinned", None, "Tensor", True),
-        ("device", None, "Tensor", True),
-        ("sharded", "cuda", "Tensor", True),
-        ("distributed", None, "DistributedRows", True),
-    ],
-)
-def test_a_shared_graph_of_dgl_in_a_place(launcher, place, device, kind, held):
-    for right, *found in launcher.run(share_dgl, place, device, world_size=2, env=ENV):
-        assert all(right)
-        assert len(right) > 2
-        assert found == [kind, held, "split", True]
+SHARED = [
+    ("sharded", None, "Tensor", False),  # over one node
+    ("pinned", None, "Tensor", True),
+    ("device", None, "Tensor", True),
+    ("sharded", "cuda", "Tensor", True),
+    ("distributed", None, "DistributedRows", True),
+]
+
+
+def test_a_shared_graph_of_dgl_in_a_place(launcher):
+    found = launcher.run_each(share_dgl, [case[:2] for case in SHARED], env=ENV)
+    for (*_, kind, held), ranks in zip(SHARED, found, strict=True):
+        for right, *others in ranks:
+            assert all(right)
+            assert len(right) > 2
+            assert others == [kind, held, "split", True]
 
 
 def test_what_is_shared_has_a_graph_to_place():

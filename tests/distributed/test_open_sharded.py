@@ -215,13 +215,12 @@ def open_what_is_damaged_here(folders, placement):
         return type(error), str(error), getattr(error, "ranks", None), time.monotonic() - start
 
 
-@pytest.mark.parametrize("placement", ["sharded", "auto"])
 @pytest.mark.parametrize(
-    ("name", "kind", "message"),
+    ("placement", "name", "kind", "message"),
     [
-        ("edges.colptr.npy", GraphError, "to rise from 0 to the number of edges (900), got 0 to -1"),
-        ("_N.y.npy", InputError, "_N.y.npy: not a .npy file, or a truncated one"),
-        ("manyhop.json", InputError, "manyhop.json"),
+        ("auto", "edges.colptr.npy", GraphError, "to rise from 0 to the number of edges (900), got 0 to -1"),
+        ("sharded", "_N.y.npy", InputError, "_N.y.npy: not a .npy file, or a truncated one"),
+        ("auto", "manyhop.json", InputError, "manyhop.json"),
     ],
 )
 def test_a_folder_that_is_damaged_on_one_node_ends_all_ranks(launcher, tmp_path, placement, name, kind, message):

@@ -174,26 +174,6 @@ def test_states_are_compared(launcher):
         assert "load_state_dict(): expected the same batch on all ranks, got 0 on rank 0; 1 on rank 1" in message
 
 
-def come_alone(timeout):
-    import manyhop
-
-    if manyhop.init().rank == 1:
-        time.sleep(timeout + 1)
-        return None
-    start = time.monotonic()
-    try:
-        loader(distributed=True, rank_timeout=timeout)
-    except RankError as error:
-        return str(error), error.ranks, time.monotonic() - start
-
-
-def test_a_rank_that_makes_no_loader(launcher):
-    message, ranks, seconds = launcher.run(come_alone, 1.0)[0]
-    assert ranks == (1,)
-    assert "a loader of several ranks: rank 1 did not arrive within 1 s" in message
-    assert seconds < 100  # by default ranks wait for ten minutes
-
-
 def fail_late(batch):
     time.sleep(0.2)
     if 17 in batch.input_id:

@@ -9,61 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from rank_loaders import LOADERS, digest, homogeneous, one_process, padding
+from rank_loaders import digest, homogeneous, one_process, padding
 
 import manyhop
 from manyhop.errors import InputError, StateError
 
 WORLDS = (1, 2, 3, 4)
-
-
-def save_after_every_round(names, num_workers):
-    """Per loader: the state after k rounds, and the batches of these rounds, k = 0, 1, ..."""
-    out = {}
-    for name in names:
-        loader = LOADERS[name](distributed=True, seed=5, num_workers=num_workers)
-        states, seen = [loader.state_dict()], []
-        for batch in loader:
-            seen.append((digest(batch), padding(batch)))
-            states.append(loader.state_dict())
-        out[name] = states, seen
-    return out
-
-
-def go_on(states):
-    """Per loader and state: the rest of the epoch, and the first batch of the next one."""
-    out = {}
-    for name, many in states.items():
-        loader = LOADERS[name](distributed=True, seed=0)
-        out[name] = []
-        for state in many:
-            loader.load_state_dict(state)
-            rest = [(digest(batch), padding(batch)) for batch in loader]
-            out[name].append((loader.epoch, rest))
-    return out
-
-
-@pytest.mark.slow
-def test_all_pairs_of_numbers_of_ranks(launcher):
-    names = ["homogeneous", "heterogeneous", "temporal", "binary"]
-    first = {w: launcher.run(save_after_every_round, names, w % 3, world_size=w) for w in WORLDS}
-    for ranks in first.values():
-        for name in names:
-            assert all(rank[name][0] == ranks[0][name][0] for rank in ranks), "the state is the same on all ranks"
-    states = {name: [state for w in WORLDS for state in first[w][0][name][0]] for name in names}
-    expected = {name: one_process(name, 2) for name in names}
-    for w_after in WORLDS:
-        after = launcher.run(go_on, states, world_size=w_after)
-        for name in names:
-            place = 0
-            for w in WORLDS:
-                for rounds in range(len(first[w][0][name][0])):
-                    done = [b for rank in first[w] for b in rank[name][1][:rounds]]
-                    (epoch,) = {rank[name][place][0] for rank in after}
-                    todo = [b for rank in after for b in rank[name][place][1]]
-                    batches = sorted(x for x, is_padding in (todo if epoch else done + todo) if not is_padding)
-                    assert batches == sorted(expected[name][epoch]), (w, w_after, name, rounds)
-                    place += 1
 
 
 def log_batches(folder, state):

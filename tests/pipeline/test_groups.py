@@ -1,5 +1,6 @@
 """Batches that are begun in groups: order, errors, bounds, and what is begun when."""
 
+import contextlib
 import gc
 import threading
 import time
@@ -181,20 +182,9 @@ def test_errors_leave_no_cycles(where: str) -> None:
 
 
 def test_a_pool_for_two_epochs() -> None:
-    with WorkerPoolOf(1, True) as pool:
-        assert list(Pipeline(range(7), Device(2).groups, num_workers=1, pool=pool)) == [i * i for i in range(7)]
-        assert list(Pipeline(range(7), Device(2).groups, num_workers=1, pool=pool)) == [i * i for i in range(7)]
-
-
-class WorkerPoolOf:
-    def __init__(self, num_workers: int, start_ahead: bool) -> None:
-        self.pool = WorkerPool(num_workers, start_ahead=start_ahead)
-
-    def __enter__(self) -> WorkerPool:
-        return self.pool
-
-    def __exit__(self, *error: object) -> None:
-        self.pool.close()
+    with contextlib.closing(WorkerPool(1, start_ahead=True)) as pool:
+        for _ in range(2):
+            assert list(Pipeline(range(7), Device(2).groups, num_workers=1, pool=pool)) == [i * i for i in range(7)]
 
 
 def test_what_comes_before_a_batch_is_part_of_the_step() -> None:

@@ -13,8 +13,6 @@ from pipeline_threads import no_thread_is_left, ours, wait_until  # noqa: F401  
 
 from manyhop.loading.pipeline import Pipeline, WorkerPool, end_workers
 
-WORKERS = [0, 1, 2, 4]
-
 
 def square(batch: int, item: int) -> tuple[int, int]:
     return batch, item * item

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pipeline_threads import no_thread_is_left  # noqa: F401  # a fixture
 
-from manyhop.loading.pipeline import Groups, Pipeline, WorkerPool
+from manyhop.loading.pipeline import Groups, Pipeline
 
 WORKERS = [0, 1, 4]
 
@@ -69,29 +69,6 @@ def test_one_thread_gets_the_error_and_the_others_go_on(num_workers: int) -> Non
     assert [type(error) for error in errors] == [KeyError]
     assert errors[0].failed_batch == (0, 20)
     assert sorted(seen) == [i for i in range(100) if i != 20]
-
-
-@pytest.mark.parametrize("shared_pool", [False, True])
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_closing_ends_all_threads(num_workers: int, shared_pool: bool) -> None:
-    pool = WorkerPool(num_workers) if shared_pool and num_workers else None
-
-    def endless() -> Iterator[int]:
-        item = 0
-        while True:
-            yield item
-            item += 1
-
-    pipeline = Pipeline(endless(), make, num_workers=num_workers, pool=pool)
-    seen: list[int] = []
-    closer = threading.Timer(0.03, pipeline.close)
-    closer.start()
-    assert in_threads(lambda: seen.extend(pipeline)) == [None] * 4
-    closer.join()
-    assert None not in seen
-    assert sorted(seen) == list(range(len(seen)))
-    if pool is not None:
-        pool.close()
 
 
 def test_closing_wakes_threads_that_wait_for_a_batch() -> None:

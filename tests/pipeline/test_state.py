@@ -38,9 +38,6 @@ def test_what_a_loader_may_differ_in() -> None:
     ("change", "message"),
     [
         ({"num_items": 999}, "Expected a state with 1000 seeds, as this loader has, got 999 seeds"),
-        ({"batch_size": 64, "shuffle": False}, "batch_size=64"),
-        ({"shuffle": False, "drop_last": True}, "shuffle=False"),
-        ({"drop_last": True}, "drop_last=True"),
         ({"contract_version": 99}, "contract_version=99. Its batches would be others"),
         (
             {"loader": LOADER | {"input_nodes": "[8]"}},
