@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import primitives
-from manyhop.sampling.gpu.kernels.hops import picks, weighted
+from manyhop.sampling.gpu.kernels.hops import picks
 
 
 @triton.jit
@@ -39,53 +39,6 @@ def unweighted(key, d, k, out, taken, n, MODE: tl.constexpr, K: tl.constexpr, KP
         pick = picks.without_replacement(keys, entries, fanout, K, KP)
     tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])
     tl.store(taken + i, picks.count(entries, fanout, MODE == "replace"), mask=there)
-
-
-@triton.jit
-def cut(time, start, d, low, high, first, length, n, WINDOW: tl.constexpr, PROBES: tl.constexpr, B: tl.constexpr):
-    """``first [n]`` and ``length [n]``, int64: the part of each column inside its limits."""
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    there = i < n
-    column = time + tl.load(start + i, mask=there, other=0)
-    entries = tl.load(d + i, mask=there, other=0)
-    time_min = tl.load(low + i, mask=there, other=0)
-    time_max = tl.load(high + i, mask=there, other=0)
-    begin, left = picks.eligible(column, entries, time_min, time_max, WINDOW, PROBES)
-    tl.store(first + i, begin, mask=there)
-    tl.store(length + i, left, mask=there)
-
-
-@triton.jit
-def by_weight(
-    alias,
-    weight,
-    key,
-    start,
-    d,
-    p,
-    k,
-    out,
-    taken,
-    n,
-    REPLACE: tl.constexpr,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    B: tl.constexpr,
-):
-    """``out [n, KP] int64``, ``taken [n] int32``: the picks of each item and their number; ``KP`` >= ``K`` >= ``k``."""
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    there = i < n
-    begin = tl.load(start + i, mask=there, other=0)
-    keys = tl.load(key + i, mask=there, other=0).to(tl.uint64)
-    entries = tl.load(d + i, mask=there, other=0)
-    positive = tl.load(p + i, mask=there, other=0)
-    fanout = tl.load(k + i, mask=there, other=0)
-    if REPLACE:
-        pick = weighted.with_replacement(alias + begin, keys, entries, positive, K, KP)
-    else:
-        pick = weighted.without_replacement(alias + begin, weight + begin, keys, entries, positive, fanout, K, KP)
-    tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])
-    tl.store(taken + i, picks.count(positive, fanout, REPLACE), mask=there)
 
 
 @triton.jit

@@ -93,19 +93,6 @@ def test_one_process_compiles_while_others_wait(run, tmp_path):
     assert sorted(bool(log) for _, log in outputs) == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"), [("toy/constants.py", "2", "3"), ("toy/helpers.py", "TWO * x", "x + 42")]
-)
-@pytest.mark.slow
-def test_changed_modules_compile_again(run, tmp_path, file, old, new):
-    """A kernel is stale when any module has changed that its own imports, in turn: helpers and constants."""
-    run()
-    (tmp_path / file).write_text((tmp_path / file).read_text().replace(old, new))
-    printed, log = run()
-    assert printed == "63 63 63 63"
-    assert "compiling" in log
-
-
 def test_without_any_place_for_a_cache(run):
     broken = """
 def nowhere(*args):
@@ -164,23 +151,6 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
     command = [sys.executable, "-W", "ignore", "main.py", method]  # Python 3.12 warns of forks beside threads
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout == "42 4\n0 8\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("kernels", "helpers"),
-    [
-        ("manyhop.features.cpu_kernels", "manyhop.system.numba_kernels"),
-        ("manyhop.sampling.cpu.kernels.hgt", "manyhop.sampling.cpu.kernels.random"),
-        ("manyhop.sampling.cpu.kernels.hop", "manyhop.sampling.cpu.tables"),
-    ],
-)
-def test_digests_cover_helpers_elsewhere(monkeypatch, kernels, helpers):
-    __import__(kernels)
-    digest = numba_cache.digest_of_sources.__wrapped__
-    before, source = digest(kernels), numba_cache._source
-    assert digest(kernels) == before
-    monkeypatch.setattr(numba_cache, "_source", lambda m: source(m) + b"#" * (m.__name__ == helpers))
-    assert digest(kernels) != before
 
 
 CACHED = """

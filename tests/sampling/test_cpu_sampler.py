@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cpu_cases import MODES, assert_equal, graphs, requests, specs, times, weights
+from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs, times, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from manyhop.sampling.cpu.sampler import CPUSampler
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data(), all_hashed=st.booleans())
 def test_equals_the_reference(mode, data, all_hashed):
     graph_options, spec_options, request_options = MODES[mode]
@@ -30,6 +30,8 @@ def test_equals_the_reference(mode, data, all_hashed):
         sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
         for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
             request = data.draw(requests(graph, **request_options))
+            if data.draw(st.booleans()):
+                request = replace(request, exclude=some_edges(data.draw, graph))
             assert_equal(sampler.sample(request), reference.sample(request))
     finally:
         workspace.TABLE_OF_ALL_NODES = limit
@@ -93,6 +95,9 @@ def test_batches_of_many_chunks(options):
     sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
     for batch, num_seeds in enumerate([600, 40]):
         request = larger_request(graph, num_seeds, batch, timed)
+        plain = reference.sample(request)
+        assert_equal(sampler.sample(request), plain)
+        request = replace(request, exclude={HOMOGENEOUS_EDGE: plain.edge_id[HOMOGENEOUS_EDGE][::3]})
         assert_equal(sampler.sample(request), reference.sample(request))
 
 

@@ -1,13 +1,9 @@
 """Edges that a batch must not have: dropped after picking, in every mode, by the reference and by the CPU backend."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_cpu_sampler import larger_graph, larger_request
+from cpu_cases import assert_equal
+from test_cpu_sampler import larger_graph
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
@@ -83,45 +79,6 @@ class TestWhatIsLeft:
     def test_reverses_of_what_is_left(self, backend):
         got = sample(backend, line(), [2], subgraph="bidirectional", reverse={HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE})
         assert sorted(got.edge_id[HOMOGENEOUS_EDGE].tolist()) == [1, 1, 3, 3]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_cpu_equals_the_reference(mode, data):
-    graph_options, spec_options, request_options = MODES[mode]
-    graph = data.draw(graphs(**graph_options))
-    spec = data.draw(specs(graph, **spec_options))
-    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
-    for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
-        request = data.draw(requests(graph, **request_options))
-        if data.draw(st.booleans()):
-            request = replace(request, exclude=some_edges(data.draw, graph))
-        assert_equal(sampler.sample(request), reference.sample(request))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"fanouts": (15, 5)},
-        {"fanouts": (-1, 1), "expand": "all"},
-        {"fanouts": (7, 3), "disjoint": True},
-        {"fanouts": (3, 2), "subgraph": "induced"},
-        {"fanouts": (15, 5), "weighted": True},
-    ],
-    ids=str,
-)
-def test_batches_of_many_chunks(options):
-    graph = larger_graph(weighted="weighted" in options)
-    spec = NeighborSpec(**options | {"fanouts": {HOMOGENEOUS_EDGE: options["fanouts"]}})
-    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
-    for batch in range(2):
-        request = larger_request(graph, 400, batch)
-        plain = reference.sample(request).edge_id[HOMOGENEOUS_EDGE]
-        request = replace(request, exclude={HOMOGENEOUS_EDGE: plain[::3].flip(0)[::2]})  # strided, too
-        got = sampler.sample(request)
-        assert_equal(got, reference.sample(request))
-        assert not torch.isin(got.edge_id[HOMOGENEOUS_EDGE], request.exclude[HOMOGENEOUS_EDGE]).any()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

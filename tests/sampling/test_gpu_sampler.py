@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from cpu_cases import MODES, assert_equal, graphs, requests, specs
+from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ def smaller(spec):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=40 if DEVICE == "cuda" else 5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50 if DEVICE == "cuda" else 7, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.slow
 def test_equals_the_reference(mode, data):
@@ -52,6 +52,7 @@ def test_equals_the_reference(mode, data):
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     for _ in range(2):  # the second launch meets what the first left in the workspace
         batches = [data.draw(requests(graph, **request_options)) for _ in range(data.draw(st.integers(1, 2)))]
+        batches = [replace(r, exclude=some_edges(data.draw, graph)) if data.draw(st.booleans()) else r for r in batches]
         for sample, request in zip(sampler.begin(batches).finish(), batches, strict=True):
             assert_equal(sample, reference.sample(request))
 
@@ -93,12 +94,48 @@ def test_several_programs(monkeypatch, options):
     assert_all_equal(sampler, [request_of(140), request_of(20, 1)])
 
 
-@pytest.mark.parametrize("fanout", [40, -1])
+def without(request, picked, device="cpu"):
+    return replace(request, exclude={HOMOGENEOUS_EDGE: picked[::3].flip(0).to(device)})
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"expand": "all"}], ids=str)
+@pytest.mark.slow
+def test_several_programs_without_some_edges(monkeypatch, options):
+    """Edges move over those that other programs drop; ids may lie on the GPU; launches with and without alternate."""
+    for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
+        monkeypatch.setattr(sequence, tile, 128)
+    graph, spec = small_graph(), spec_of(4, 3, **options)
+    sampler, plain = sampler_of(graph, spec), [request_of(140), request_of(20, 1)]
+    picked = [ReferenceSampler(graph, spec).sample(request).edge_id[HOMOGENEOUS_EDGE] for request in plain]
+    assert_all_equal(sampler, plain)
+    batches = [without(request, ids) for request, ids in zip(plain, picked, strict=True)]
+    assert_all_equal(sampler, [batches[0], plain[1]])
+    on_device = [without(plain[0], picked[0], DEVICE), plain[1]]
+    for got, request in zip(sampler.begin(on_device).finish(), [batches[0], plain[1]], strict=True):
+        assert_equal(got, ReferenceSampler(graph, spec).sample(request))
+    assert_all_equal(sampler, plain)
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_all_edges_but_a_few(kept):
+    """The second hop ends with fewer edges than the first one picks: that must fit in each launch, as in the first."""
+    graph, spec = small_graph(), spec_of(4, 3)
+    ids = torch.arange(graph.csc[HOMOGENEOUS_EDGE].row.numel() - kept)
+    sampler, request = sampler_of(graph, spec), replace(request_of(140), exclude={HOMOGENEOUS_EDGE: ids})
+    for _ in range(3):
+        assert_all_equal(sampler, [request])
+        assert all((pool._capacity.edges[-1] >= pool._capacity.edges).all() for pool in sampler._pools.values())
+
+
+@pytest.mark.parametrize("fanout", [5, 70, -1])
 @pytest.mark.parametrize("options", [{"replace": True}, {"weighted": True}, {"weighted": True, "replace": True}, {}])
-def test_long_ranges_of_time(options, fanout):
-    """Parts of columns that are longer than a large fanout; some weights are zero."""
+@pytest.mark.parametrize("temporal", [None, "uniform", "last"])
+def test_long_ranges(temporal, options, fanout):
+    """Columns, and parts of them in time, that are longer than a large fanout; weights of zero, and large ones."""
+    if temporal == "last" and "weighted" in options:
+        pytest.skip("the last edges have no weights")
     rng = np.random.default_rng(1)
-    weight = np.where(rng.random(400) < 0.2, 0.0, rng.random(400))
+    weight = np.where(rng.random(400) < 0.2, 0.0, 10.0 ** rng.integers(-8, 8, 400))
     edge = EdgeInput(
         row=torch.from_numpy(rng.integers(0, 50, 400)),
         col=torch.from_numpy(rng.integers(0, 2, 400)),
@@ -109,10 +146,11 @@ def test_long_ranges_of_time(options, fanout):
     request = NodeRequest(
         key=BatchKey(3, 1, 2),
         seeds={HOMOGENEOUS_NODE: torch.tensor([0, 1, 0])},
-        time_max={HOMOGENEOUS_NODE: torch.tensor([90, 50, 20])},
-        time_min={HOMOGENEOUS_NODE: torch.tensor([10, 0, 5])},
+        time_max={HOMOGENEOUS_NODE: torch.tensor([90, 50, 20])} if temporal else None,
+        time_min={HOMOGENEOUS_NODE: torch.tensor([10, 0, 5])} if temporal else None,
     )
-    assert_all_equal(sampler_of(graph, spec_of(fanout, disjoint=True, temporal="uniform", **options)), [request])
+    spec = spec_of(fanout, disjoint=temporal is not None, temporal=temporal, **options)
+    assert_all_equal(sampler_of(graph, spec), [request])
 
 
 def test_several_programs_and_edge_types(monkeypatch):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpu_edge_cases import assert_equal_edges
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph, place
@@ -64,18 +65,6 @@ def requests_of(graph, batch, negatives, *, timed=False):
     return found
 
 
-def same(found, expected):
-    assert found.num_pos == expected.num_pos
-    for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
-        ours, theirs = getattr(found, name), getattr(expected, name)
-        assert (ours is None) == (theirs is None), name
-        assert ours is None or torch.equal(ours.cpu(), theirs), name
-    for name in ("node", "row", "col", "edge_id", "tree"):
-        ours, theirs = getattr(found.subgraph, name), getattr(expected.subgraph, name)
-        assert (ours is None) == (theirs is None), name
-        assert ours is None or all(torch.equal(ours[t].cpu(), theirs[t]) for t in theirs), name
-
-
 @pytest.mark.parametrize(
     ("options", "negatives"),
     [
@@ -106,7 +95,7 @@ def test_as_on_the_cpu(options, negatives):
         assert (trees is None) == (expected_trees is None)
         assert trees is None or torch.equal(trees.cpu(), expected_trees)
         for ours, theirs in zip(found, expected, strict=True):
-            same(ours, theirs)
+            assert_equal_edges(ours, theirs)
 
 
 def test_wrong_seeds():

@@ -75,22 +75,11 @@ def test_nodes_and_edges(seeds, n):
             candidates[t[0]] |= {int(r) for r, c in zip(row, col, strict=True) if int(c) in before[t[2]]}
         for t, counts in out.num_sampled_nodes.items():
             assert counts[hop + 1] == min(n, len(candidates[t] - before[t]))
+            end = sum(counts[: hop + 2])
+            assert set(out.node[t][end - counts[hop + 1] : end].tolist()) <= candidates[t] - before[t]
     check_induced(edges, out)
     assert out.num_sampled_edges is None
     assert out.tree is None
-
-
-@pytest.mark.parametrize("seeds", [{"paper": [5, 0, 9]}, {"author": [2, 3]}, {"paper": [1], "author": [0]}])
-def test_everything_is_breadth_first_search(seeds):
-    edges = random_edges()
-    out = ask(graph_of(edges), take(1000), seeds)
-    reached = {t: set(seeds.get(t, [])) for t in NUM_NODES}
-    for hop in (1, 2):
-        before = {t: set(nodes) for t, nodes in reached.items()}
-        for t, (row, col) in edges.items():
-            reached[t[0]] |= {int(r) for r, c in zip(row, col, strict=True) if int(c) in before[t[2]]}
-        for t, counts in out.num_sampled_nodes.items():
-            assert set(out.node[t][: sum(counts[: hop + 1])].tolist()) == reached[t]
 
 
 def first_hop_budget(edges, node_type, seeds, key):
@@ -125,18 +114,6 @@ def test_first_hop_draws_from_the_squared_budget(cites):
             key, weight = make_key(Use.HGT_PICK, 3, 0, batch, 0, index), np.diff(cumw, prepend=0.0)
             slots = picks.weighted(key, weight, picks.by_sums(cumw), 5, replace=False)
             assert out.node[t][len(seeds[t]) :].tolist() == [list(budget)[s] for s in slots]
-
-
-def test_fifty_neighbors_at_most():
-    row, col = np.arange(60), np.zeros(60, np.int64)
-    out = ask(graph_of({CITES: (row, col)}), take(1000, 1), {"paper": [0]})
-    assert 49 <= out.node["paper"].numel() - 1 <= 50  # node 0 is its own neighbour
-    everyone = set()
-    for batch in range(20):
-        everyone |= set(
-            ask(graph_of({CITES: (row, col)}), take(1000, 1), {"paper": [0]}, batch=batch).node["paper"].tolist()
-        )
-    assert everyone == set(range(60))
 
 
 @pytest.mark.parametrize(

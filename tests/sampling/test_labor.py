@@ -18,10 +18,8 @@ from manyhop.sampling import (
     BatchKey,
     CPULaborSampler,
     LaborSpec,
-    NeighborSpec,
     NodeRequest,
     ReferenceLaborSampler,
-    ReferenceSampler,
 )
 
 BACKENDS = [ReferenceLaborSampler, CPULaborSampler]
@@ -138,55 +136,11 @@ def neighbors(got, dst):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 class TestWhatLaborIs:
-    @pytest.mark.parametrize("method", ["poisson", "exact"])
-    def test_who_asks_does_not_matter(self, backend, method):
-        """A neighbour that one of two nodes takes, the other takes, too: their fanout and degree are the same."""
-        graph, shared = two_stars(), set(range(12, 42))
-        for batch in range(20):
-            got = sample(backend, graph, batch, method=method)
-            a, b = neighbors(got, 0), neighbors(got, 1)
-            if method == "poisson":
-                assert a & shared == b & shared
-            else:  # as many as the fanout: one of the two reaches further
-                assert a & shared <= b & shared or b & shared <= a & shared
+    """Its distribution: see test_labor_distributions.py."""
 
     def test_copies_of_a_seed_pick_the_same(self, backend):
         got = sample(backend, two_stars(), seeds=(0, 1, 0))
         assert neighbors(got, 0) == neighbors(got, 2) != neighbors(got, 1)
-
-    @pytest.mark.parametrize("weighted", [False, True])
-    def test_exact_takes_as_many_as_the_fanout(self, backend, weighted):
-        got = sample(backend, two_stars(), method="exact", weighted=weighted)
-        assert got.num_sampled_edges == {HOMOGENEOUS_EDGE: [16]}
-        assert got.edge_weight is None
-        assert sample(backend, two_stars(), fanouts=(40,), method="exact").edge_id[HOMOGENEOUS_EDGE].tolist() == list(
-            range(80)
-        )
-
-    def test_exact_with_replacement_takes_some_again(self, backend):
-        got = sample(backend, two_stars(), fanouts=(30,), method="exact", replace=True)
-        edge_id = got.edge_id[HOMOGENEOUS_EDGE]
-        assert edge_id.numel() == 60 > edge_id.unique().numel()
-
-    def test_hops(self, backend):
-        """With the same numbers in all hops, the second hop finds what the first has found."""
-        graph = two_stars()
-        for batch in range(5):
-            got = sample(backend, graph, batch, fanouts=(8, 8), layer_dependency=True)
-            assert got.num_sampled_nodes[HOMOGENEOUS_NODE][2] == 0
-        assert any(
-            sample(backend, graph, batch, fanouts=(8, 8)).num_sampled_nodes[HOMOGENEOUS_NODE][2] > 0
-            for batch in range(5)
-        )
-
-    def test_batches_change_bit_by_bit(self, backend):
-        graph = two_stars(400, 300)
-        taken = [neighbors(sample(backend, graph, b, fanouts=(100,), batch_dependency=4), 0) for b in range(9)]
-        common = [len(taken[0] & other) for other in taken]
-        assert len(taken[0]) > common[1] > common[2] > common[3] > common[4]
-        always = [neighbors(sample(backend, graph, b, fanouts=(100,), batch_dependency=0), 0) for b in range(3)]
-        assert always[0] == always[1] == always[2]
-        assert neighbors(sample(backend, graph, 0, seed=1, fanouts=(100,), batch_dependency=0), 0) != always[0]
 
     def test_importance_prefers_what_many_share(self, backend):
         """Where a node of few neighbours takes most of them, one of many neighbours relies on those."""
@@ -212,15 +166,6 @@ class TestWhatLaborIs:
         assert got.edge_id[HOMOGENEOUS_EDGE].tolist() == list(range(80))
         expected = torch.cat([share[:40] / share[:40].float().mean(), share[40:] / share[40:].float().mean()])
         assert torch.allclose(got.edge_weight[HOMOGENEOUS_EDGE], expected)
-
-    def test_fewer_nodes_than_neighbour_sampling(self, backend):
-        graph = larger_graph(2000, 30_000, 0)
-        spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 5)}, expand="all")
-        request = larger_request(graph, 300)
-        others = ReferenceSampler(graph, spec).sample(request).node[HOMOGENEOUS_NODE].numel()
-        for options in ({}, {"method": "exact"}, {"layer_dependency": True}):
-            labor = LaborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 5)}, **options)
-            assert backend(graph, labor).sample(request).node[HOMOGENEOUS_NODE].numel() < 0.95 * others
 
 
 class TestErrors:

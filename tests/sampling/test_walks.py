@@ -1,4 +1,7 @@
-"""Random walks: the compiled sampler is the reference bit for bit, and walks are what the spec says."""
+"""Random walks: those of CPU and GPU are the reference bit for bit, and walks are what the spec says.
+
+The GPU's kernels run in triton's interpreter where there is no GPU.
+"""
 
 import pytest
 import torch
@@ -6,9 +9,10 @@ import torch
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
-from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, CPUWalkSampler, ReferenceWalkSampler, WalkRequest, WalkSpec
+from manyhop.graph import EdgeInput, build_graph, place
+from manyhop.sampling import BatchKey, CPUWalkSampler, GPUWalkSampler, ReferenceWalkSampler, WalkRequest, WalkSpec
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KEY = BatchKey(3, 1, 4)
 LIKES, BY = ("user", "likes", "item"), ("item", "by", "user")
 
@@ -27,18 +31,22 @@ def typed():
     return build_graph({"user": 20, "item": 30}, edges)
 
 
+def on_gpu(graph, spec):
+    return GPUWalkSampler(place(graph, DEVICE), spec, device=DEVICE)
+
+
 def both(graph, spec, start, key=KEY):
-    """Walks of the compiled sampler, which must be those of the reference."""
-    walks = [
-        sampler(graph, spec).sample(WalkRequest(key=key, start=start))
-        for sampler in (CPUWalkSampler, ReferenceWalkSampler)
+    """Walks of the CPU and the GPU, which must be those of the reference."""
+    expected, *others = [
+        make(graph, spec).sample(WalkRequest(key=key, start=start))
+        for make in (ReferenceWalkSampler, CPUWalkSampler, on_gpu)
     ]
-    assert torch.equal(walks[0].node, walks[1].node)
-    if spec.edge_ids:
-        assert torch.equal(walks[0].edge_id, walks[1].edge_id)
-    else:
-        assert walks[0].edge_id is walks[1].edge_id is None
-    return walks[0]
+    for walks, device in zip(others, ("cpu", DEVICE), strict=True):
+        assert walks.node.device.type == device
+        assert torch.equal(walks.node.cpu(), expected.node)
+        assert (walks.edge_id is None) == (not spec.edge_ids)
+        assert walks.edge_id is None or torch.equal(walks.edge_id.cpu(), expected.edge_id)
+    return others[0]
 
 
 def check_walks(graph, spec, walks, start):
@@ -90,6 +98,19 @@ def test_types():
     graph, start = typed(), torch.arange(30)
     spec = WalkSpec(steps=(LIKES, BY, LIKES), edge_ids=True)
     check_walks(graph, spec, both(graph, spec, start), start)
+    ends = {
+        t: torch.stack([csc.row, torch.arange(csc.num_dst).repeat_interleave(csc.colptr.diff())])
+        for t, csc in graph.csc.items()
+    }
+    weight = torch.rand(60) * (torch.rand(60) < 0.5)
+    inputs = {t: EdgeInput(row=row, col=col, weight=weight if t == LIKES else None) for t, (row, col) in ends.items()}
+    node = both(build_graph(graph.num_nodes, inputs), WalkSpec(steps=(LIKES, BY, LIKES), weighted=True), start).node
+    assert bool((node[:, 1] == -1).any())
+
+
+def test_keys_of_any_size():
+    for seed in (0, 1 << 31, (1 << 63) + 5, -3):
+        both(graph_of(), WalkSpec(steps=(EDGE,) * 2), torch.arange(40), KEY._replace(seed=seed))
 
 
 def test_a_walk_depends_on_key_number_and_start_only():
@@ -118,12 +139,12 @@ def test_a_walk_depends_on_key_number_and_start_only():
     ids=str,
 )
 def test_wrong_specs(spec, error, message):
-    for sampler in (CPUWalkSampler, ReferenceWalkSampler):
+    for sampler in (CPUWalkSampler, ReferenceWalkSampler, on_gpu):
         with pytest.raises(error, match=message):
             sampler(typed(), spec)
 
 
 def test_wrong_starts():
-    sampler = CPUWalkSampler(typed(), WalkSpec(steps=(LIKES,)))
-    with pytest.raises(InputError, match=r"in \[0, 30\), got 30"):
-        sampler.sample(WalkRequest(key=KEY, start=torch.tensor([3, 30])))
+    for sampler in (CPUWalkSampler, on_gpu):
+        with pytest.raises(InputError, match=r"in \[0, 30\), got 30"):
+            sampler(typed(), WalkSpec(steps=(LIKES,))).sample(WalkRequest(key=KEY, start=torch.tensor([3, 30])))
