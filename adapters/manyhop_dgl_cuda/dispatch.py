@@ -99,20 +99,11 @@ def follow_index(module: ModuleType) -> None:
     own.copy_to = functools.update_wrapper(copy_or_convert, copy_to)
 
 
-def follow_means(module: ModuleType) -> None:
-    """Replace the means of ``dgl.ops.spmm``, which count degrees each time."""
-    _replace(
-        module, "gspmm", "fused.mean", lambda g, *args: _is_on_torch(g._graph) and _ours("fused.is_mean")(g, *args)
-    )
-
-
 def follow_graph(module: ModuleType) -> None:
     """Replace methods of ``dgl.heterograph.DGLGraph`` by shorter ones for graphs on torch tensors."""
     graph = module.DGLGraph
     _shorten(graph, "update_all", "methods.update_all")
     _shorten(graph, "apply_edges", "methods.apply_edges")
-    _shorten(graph, "_set_n_repr", "methods.set_nodes")
-    _shorten(graph, "_set_e_repr", "methods.set_edges")
     _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
     is_all, every = sys.modules["dgl.base"].is_all, sys.modules["dgl.base"].ALL
     _replace(
@@ -133,31 +124,28 @@ def follow_layer(module: ModuleType, *, name: str, place: str) -> None:
     _replace(getattr(module, name), "forward", f"methods.{place}", takes)
 
 
-def follow_frame(module: ModuleType) -> None:
-    """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
-    _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
+def _follow(module: ModuleType, **replaced: tuple[str, Callable[..., bool]]) -> None:
+    """Replace functions of a module: by name, where the replacement is, and which calls go there."""
+    for name, (place, takes) in replaced.items():
+        _replace(module, name, place, takes)
 
 
-def follow_ndarray(module: ModuleType) -> None:
-    """Replace the constructors of ``dgl.ndarray``, which fail on CUDA."""
-    cuda = module.gpu(0).device_type
-    _replace(
-        module,
-        "empty",
-        "index.no_array",
-        lambda *args: len(args) > 2 and args[2].device_type == cuda and not has_cuda(),
-    )
+def _is_mean(g: Any, *args: object) -> bool:
+    """Return whether ``dgl.ops.gspmm`` computes a mean, for which DGL counts degrees each time."""
+    return _is_on_torch(g._graph) and bool(_ours("fused.is_mean")(g, *args))
 
 
-def follow_to_block(module: ModuleType) -> None:
-    """Replace the C++ of ``dgl.transforms.to_block``."""
-    _replace(module, "_CAPI_DGLToBlock", "make.to_block", _is_on_torch)
+def _is_array_on_cuda(*args: Any) -> bool:
+    """Return whether ``dgl.ndarray.empty`` would fail."""
+    return len(args) > 2 and args[2].device_type == sys.modules["dgl.ndarray"].gpu(0).device_type and not has_cuda()
 
 
-def follow_subgraph(module: ModuleType) -> None:
-    """Replace the C++ of ``dgl.subgraph``."""
-    _replace(module, "_CAPI_DGLInSubgraph", "make.in_subgraph", _is_on_torch)
-    _replace(module, "_CAPI_DGLOutSubgraph", "make.out_subgraph", _is_on_torch)
+def _is_on_torch(gidx: object, *_: object, **__: object) -> bool:
+    return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
+
+
+def _any_on_torch(*args: object, **kwargs: object) -> bool:
+    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in (*args, *kwargs.values()))
 
 
 FOLLOWED: dict[str, Callable[[ModuleType], None]] = {
@@ -166,11 +154,15 @@ FOLLOWED: dict[str, Callable[[ModuleType], None]] = {
     "dgl.backend.pytorch.sparse": follow_kernels,
     "dgl.nn.pytorch.conv.gatconv": functools.partial(follow_layer, name="GATConv", place="gat"),
     "dgl.nn.pytorch.conv.sageconv": functools.partial(follow_layer, name="SAGEConv", place="sage"),
-    "dgl.ops.spmm": follow_means,
-    "dgl.frame": follow_frame,
-    "dgl.ndarray": follow_ndarray,
-    "dgl.subgraph": follow_subgraph,
-    "dgl.transforms.to_block": follow_to_block,
+    "dgl.ops.spmm": functools.partial(_follow, gspmm=("fused.mean", _is_mean)),
+    "dgl.frame": functools.partial(_follow, gather_pinned_tensor_rows=("make.pinned_rows", _any_on_torch)),
+    "dgl.ndarray": functools.partial(_follow, empty=("index.no_array", _is_array_on_cuda)),
+    "dgl.subgraph": functools.partial(
+        _follow,
+        _CAPI_DGLInSubgraph=("make.in_subgraph", _is_on_torch),
+        _CAPI_DGLOutSubgraph=("make.out_subgraph", _is_on_torch),
+    ),
+    "dgl.transforms.to_block": functools.partial(_follow, _CAPI_DGLToBlock=("make.to_block", _is_on_torch)),
 }
 """Module of DGL -> the function that changes it after its import."""
 
@@ -203,13 +195,5 @@ def _ours(place: str) -> _Function:
     return function
 
 
-def _is_on_torch(gidx: object, *_: object, **__: object) -> bool:
-    return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
-
-
 def _is_fused(takes: str, gidx: object, *args: object, **kwargs: object) -> bool:
     return _is_on_torch(gidx) and bool(_ours(takes)(gidx, *args, **kwargs))
-
-
-def _any_on_torch(*args: object, **kwargs: object) -> bool:
-    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in (*args, *kwargs.values()))

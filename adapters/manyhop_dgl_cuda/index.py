@@ -115,13 +115,6 @@ class TorchGraphIndex(HeteroAdjacency):
     number_of_nodes, number_of_edges = num_nodes, num_edges
     bits_needed = HeteroGraphIndex.bits_needed
 
-    def is_multigraph(self) -> bool:
-        """Return whether two edges of a type have the same ends."""
-        return any(
-            bool((relation.keys(relation.src, relation.dst).sort().values.diff() == 0).any())
-            for relation in self.relations
-        )
-
     def is_readonly(self) -> bool:
         """Return True: DGL creates a new index to change a graph."""
         return True
@@ -290,7 +283,6 @@ class TorchGraphIndex(HeteroAdjacency):
         return torch.sparse_coo_tensor(at, ones, (num_rows, num_cols), check_invariants=False), None
 
     adjacency_matrix_scipy = HeteroGraphIndex.adjacency_matrix_scipy
-    incidence_matrix = HeteroGraphIndex.incidence_matrix
 
     # Other graphs
 

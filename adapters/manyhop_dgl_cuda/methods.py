@@ -6,7 +6,6 @@ the same effect on the frames. They return False, without an effect, if DGL's ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -88,16 +87,6 @@ def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = Non
     return True
 
 
-def set_nodes(g: DGLGraph, ntid: int, u: object, data: object) -> bool:
-    """Set features of all nodes of a type."""
-    return is_all(u) and _set_all(g._node_frames[ntid], g._graph, g._graph.num_nodes(ntid), data)
-
-
-def set_edges(g: DGLGraph, etid: int, edges: object, data: object) -> bool:
-    """Set features of all edges of a type."""
-    return is_all(edges) and _set_all(g._edge_frames[etid], g._graph, g._graph.num_edges(etid), data)
-
-
 def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> Tensor:
     """Return the number of edges into each node, without DGL's checks of ids, which wait for the GPU."""
     degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csc.degrees
@@ -108,18 +97,6 @@ def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> Tensor:
     """Return the number of edges out of each node, as :func:`in_degrees` does."""
     degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csr.degrees
     return degrees.clone()
-
-
-def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: object) -> bool:
-    device = gidx.device
-    if not isinstance(data, Mapping) or not all(
-        isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == num_rows and value.device == device
-        for value in data.values()
-    ):
-        return False
-    for name, value in data.items():
-        frame._columns[name] = make_column(value)
-    return True
 
 
 def _has_one_type(gidx: TorchGraphIndex) -> bool:

@@ -57,11 +57,9 @@ QUERIES = {
     "edge_ids": lambda g: [
         t.sort()[0] for t in g.edge_ids(*g.find_edges(torch.tensor(NODES, dtype=g.idtype)), return_uv=True)
     ],
-    "multigraph": lambda g: g.is_multigraph,
     "adj_tensors": lambda g: (g.adj_tensors("coo"), g.adj_tensors("csr")[0], g.adj_tensors("csc")[0]),
     "adj_external": lambda g: (g.adj_external().to_dense(), g.adj_external(transpose=True).to_dense()),
     "scipy": lambda g: g.adj_external(scipy_fmt="coo").todense().tolist(),
-    "inc": lambda g: [g.inc(kind).to_dense() for kind in ("in", "out", "both")],
     "idtype": lambda g: (g.idtype, g.int().idtype, g.long().idtype, g.device, g.is_homogeneous),
     "reverse": lambda g: dgl.reverse(g).edges(order="eid"),
     "local": lambda g: g.local_var().clone().edges(order="eid"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -152,29 +152,16 @@ def reduce(mat: Matrix, rtype: str, dim: int | None) -> Tensor:
     return out.scatter_reduce(0, index, value, name, include_self=False)
 
 
-def sum(mat: Matrix, dim: int | None = None) -> Tensor:
-    """Return the sums of :func:`reduce`."""
-    return reduce(mat, "sum", dim)
+def _reduction(rtype: str) -> Callable[..., Tensor]:
+    """Return :func:`reduce` of one kind, which is called with a matrix and maybe ``dim``."""
+
+    def reduced(mat: Matrix, dim: int | None = None) -> Tensor:
+        return reduce(mat, rtype, dim)
+
+    return reduced
 
 
-def smin(mat: Matrix, dim: int | None = None) -> Tensor:
-    """Return the minima of :func:`reduce`."""
-    return reduce(mat, "smin", dim)
-
-
-def smax(mat: Matrix, dim: int | None = None) -> Tensor:
-    """Return the maxima of :func:`reduce`."""
-    return reduce(mat, "smax", dim)
-
-
-def smean(mat: Matrix, dim: int | None = None) -> Tensor:
-    """Return the means of :func:`reduce`."""
-    return reduce(mat, "smean", dim)
-
-
-def sprod(mat: Matrix, dim: int | None = None) -> Tensor:
-    """Return the products of :func:`reduce`."""
-    return reduce(mat, "sprod", dim)
+sum, smin, smax, smean, sprod = map(_reduction, ("sum", "smin", "smax", "smean", "sprod"))
 
 
 def _elementwise(left: Matrix, right: Matrix) -> None:
