@@ -93,7 +93,7 @@ def test_fanouts(data, fanouts, message):
 @pytest.mark.parametrize(
     ("fanouts", "message"),
     [
-        ({WRITES: [2]}, "Missing number of neighbors"),
+        ({WRITES: [2]}, "every edge type, got none for"),
         (NumNeighbors({("a", "b", "c"): [2]}, default=[1]), "exist in the graph"),
         (NumNeighbors({WRITES: [2, 2]}, default=[1]), "hops must be the same across all edge types"),
         ({"paper": [2]}, r"num_neighbors by edge type, such as .*, got the keys \['paper'\]"),

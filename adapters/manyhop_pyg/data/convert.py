@@ -119,7 +119,8 @@ def read_data(data: PyGData) -> RawGraph:
         kind = DataType.from_data(data)
     except ValueError:
         raise InputError(
-            f"Expected data to be Data, HeteroData or a tuple (FeatureStore, GraphStore), got {type(data).__name__}."
+            f"Expected data to be Data, HeteroData or a tuple (FeatureStore, GraphStore), got {type(data).__name__}. "
+            "Pass the graph; of a data set, it is dataset[0]."
         ) from None
     if kind is DataType.remote:
         return RawGraph(*read_stores(*data))

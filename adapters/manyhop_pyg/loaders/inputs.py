@@ -282,7 +282,9 @@ def _is_typed(value: object) -> bool:
 
 def _pair(value: InputNodes) -> tuple[str, object]:
     if not _is_typed(value):
-        raise InputError(f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}.")
+        raise InputError(
+            f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}. Begin with the node type."
+        )
     return value[0], value[1]
 
 

@@ -227,8 +227,8 @@ def read_fanouts(
         )
     if default is None and (missing := [t for name, t in known.items() if name not in values]):
         raise InputError(
-            f"Missing number of neighbors for edge type {missing[0]}. Pass one for every edge type ([0, ...] for "
-            "none), or NumNeighbors(values, default=[...])."
+            f"Expected num_neighbors for every edge type, got none for {missing[0]}. Add it ([0, ...] for no neighbours), "
+            "or pass NumNeighbors(values, default=[...])."
         )
     return {t: _fanout(values.get(name, default)) for name, t in known.items()}
 
@@ -264,7 +264,9 @@ def integers(what: str, values: Any) -> tuple[int, ...]:
             raise TypeError
         return tuple(operator.index(k) for k in values)
     except TypeError:
-        raise InputError(f"Expected a list of integers as {what}, got {values!r}.") from None
+        raise InputError(
+            f"Expected a list of integers as {what}, got {values!r}. Pass [10, 10], for example."
+        ) from None
 
 
 def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:

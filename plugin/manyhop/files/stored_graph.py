@@ -216,8 +216,9 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
     try:
         manifest = read_json(path / MANIFEST)
     except FileNotFoundError:
+        got = "a folder without. Convert the graph" if path.exists() else "no such folder. Check the path"
         raise InputError(
-            f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it, got a folder without."
+            f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it, got {got}."
         ) from None
     read = _Reader(path)
     if read.get(manifest, "format", str) != FORMAT or read.get(manifest, "version", int) != VERSION:
