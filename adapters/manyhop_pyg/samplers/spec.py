@@ -227,7 +227,7 @@ def read_fanouts(
         )
     if default is None and (missing := [t for name, t in known.items() if name not in values]):
         raise InputError(
-            f"Expected num_neighbors for every edge type, got none for {missing[0]}. Add it ([0, ...] for no neighbours), "
+            f"Expected num_neighbors for every edge type, got none for {missing[0]}. Add it ([0, ...] for none), "
             "or pass NumNeighbors(values, default=[...])."
         )
     return {t: _fanout(values.get(name, default)) for name, t in known.items()}
