@@ -1,7 +1,7 @@
 """Functions that replace calls of DGL's C++ for graphs on torch tensors.
 
 A graph on the CPU keeps DGL's own index and C++. A graph on CUDA has a ``TorchGraphIndex`` if the installed DGL is a
-build for CPUs. Each function here checks its arguments, and calls DGL's function or this package's.
+build for CPUs. Each function here checks its arguments, and calls either DGL's function or one of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _cpu_too = False
 
 @contextmanager
 def graphs_of_cpu_too() -> Iterator[None]:
-    """Also use torch tensors for graphs on the CPU. For tests, in which a CPU stands for a GPU."""
+    """Use torch tensors for graphs on the CPU, too, in tests whose CPU stands for a GPU."""
     global _cpu_too
     before, _cpu_too = _cpu_too, True
     try:
@@ -125,13 +125,13 @@ def follow_layer(module: ModuleType, *, name: str, place: str) -> None:
 
 
 def _follow(module: ModuleType, **replaced: tuple[str, Callable[..., bool]]) -> None:
-    """Replace functions of a module: by name, where the replacement is, and which calls go there."""
+    """Replace functions of a module by name: each is given as the replacement and a test of calls for it."""
     for name, (place, takes) in replaced.items():
         _replace(module, name, place, takes)
 
 
 def _is_mean(g: Any, *args: object) -> bool:
-    """Return whether ``dgl.ops.gspmm`` computes a mean, for which DGL counts degrees each time."""
+    """Return whether ``dgl.ops.gspmm`` computes a mean. DGL would count degrees each time."""
     return _is_on_torch(g._graph) and bool(_ours("fused.is_mean")(g, *args))
 
 
@@ -168,7 +168,7 @@ FOLLOWED: dict[str, Callable[[ModuleType], None]] = {
 
 
 def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -> None:
-    """Wrap a function of DGL: calls for which ``takes`` is true call ``place``, which the first one imports."""
+    """Wrap a function of DGL: if ``takes`` is true for a call, it calls ``place``, which the first one imports."""
     own = getattr(owner, name)
 
     def either(*args: object, **kwargs: object) -> object:

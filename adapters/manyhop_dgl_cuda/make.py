@@ -50,7 +50,7 @@ def from_csr(
     if indptr.numel() != num_segments + 1:
         raise DGLError(
             f"Expected indptr to have an element per node and one more, {num_segments + 1}, got {indptr.numel()}. "
-            "Pass num_nodes as it is."
+            "Pass a num_nodes that fits indptr."
         )
     ids = edge_ids if edge_ids.numel() else None
     if transpose:
@@ -78,7 +78,7 @@ def from_relations(
 
 
 def from_dgl(gidx: HeteroGraphIndex) -> TorchGraphIndex:
-    """Build a graph from DGL's, with its available formats: of a block, CSC without a sort."""
+    """Build a graph from an index of DGL, with its available formats: of a block, CSC without a sort."""
     created = set(gidx.formats()["created"])
     ends = [gidx.metagraph.find_edge(i) for i in range(gidx.number_of_etypes())]
     relations = []

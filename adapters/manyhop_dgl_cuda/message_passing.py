@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def aligned(left: Tensor | None, right: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give operands as many dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
+    """Extend operands to equally many dimensions, at least 2: ``[n, 8]`` with ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
     left, right = (t.unsqueeze(-1) if t is not None and t.dim() == 1 else t for t in (left, right))
     dims = max(t.dim() for t in (left, right) if t is not None)
     left, right = (None if t is None else _padded(t, dims) for t in (left, right))
@@ -89,8 +89,8 @@ def gspmm_hetero(
         feats: features by node type, then by edge type.
 
     Returns:
-        Features by node type; and for maxima and minima, also by node type, the sources, the edges, the node types of
-        the sources and the edge types of the values; of equal values, the first edge's.
+        Features by node type. For maxima and minima, the source and the edge of each value by node type, and their
+        node types and edge types. The first of edges with equal values counts.
     """
     num_types = len(gidx.num_nodes_by_type)
     out: list[Tensor | None] = [None] * num_types

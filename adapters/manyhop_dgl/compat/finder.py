@@ -1,4 +1,4 @@
-"""Stand-ins for two modules of DGL that need a C++ library built for this torch, and for old torchdata."""
+"""Stand-ins for two modules of DGL that need a C++ library for each PyTorch version, and for old torchdata."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def follow_seed(module: Any) -> None:
     """Let ``dgl.seed(n)`` also seed this package's draws.
 
     Args:
-        module: ``dgl.random``, whose ``seed`` calls ``_CAPI_SetSeed``: references to it taken before follow, too.
+        module: ``dgl.random``, whose ``seed`` calls ``_CAPI_SetSeed``: earlier references to ``seed`` also follow.
     """
     set_seed = module._CAPI_SetSeed
 
@@ -184,7 +184,7 @@ def _in_place_of(name: str) -> str:
 
 
 def _no_library() -> str | None:
-    """Return the reason if no build of GraphBolt's C++ library fits this torch; ``None`` if one does."""
+    """Return the reason if no build of GraphBolt's C++ library fits this PyTorch; ``None`` if one does."""
     stem = "graphbolt_pytorch"
     pattern = re.compile(rf"(?:lib)?{stem}_([0-9][^+]*)\.(?:so|dylib|dll)")
     spec = importlib.util.find_spec("dgl")
@@ -228,8 +228,8 @@ def activate() -> None:
 def _forget_a_failed_import() -> None:
     """Forget a failed ``import dgl`` (in a cell of a notebook), so that the next one starts again.
 
-    Python has dropped the package then, but kept those of its modules that had been imported. Found again, they would
-    not become attributes of the new package.
+    Python has removed the package from ``sys.modules``, but not its imported submodules, which would not become
+    attributes of the new package.
     """
     if "dgl" not in sys.modules:
         for name in [name for name in sys.modules if name.startswith("dgl.")]:

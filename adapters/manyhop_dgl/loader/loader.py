@@ -67,16 +67,16 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     process (``dgl.seed``, ``torch.manual_seed``) depend on the order of the threads. Epochs advance at each
     ``iter(loader)``.
 
-    With ``use_ddp=True`` all ranks create the loader together with equal indices, which are compared; rank ``r``
-    of ``W`` then gets batches ``r``, ``r + W``, ... of the one-process run, and all ranks the same number of them, as
-    many as with DGL: with ``drop_last`` the last round is left out if it is not full; otherwise it is filled with
-    batches from the beginning of the epoch.
+    With ``use_ddp=True`` all ranks create the loader together with equal indices, which are compared. Rank ``r`` of
+    ``W`` then gets batches ``r``, ``r + W``, ... of the one-process run. All ranks get an equal number of batches, as
+    with DGL: ``drop_last`` omits an incomplete last round. Without it, batches from the beginning of the epoch
+    complete the round.
 
     Args:
         graph: a ``DGLGraph`` or a :class:`Graph`.
-        indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
+        indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset whose items are the indices of a batch each.
         graph_sampler: any sampler with ``sample(graph, indices)``.
-        device: device of the batches; ``None``: the graph's. With manyhop's samplers a GPU samples and gathers,
+        device: device of the batches; ``None``: the graph's device. With manyhop's samplers a GPU samples and gathers,
             multiple batches at once, and in advance: threads are used only for work on the host.
         use_ddp: let the ranks of a run share the batches.
         ddp_seed: the seed with ``use_ddp=True``, unless you pass ``seed``; otherwise without effect, as in DGL.
@@ -90,14 +90,14 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         use_uva: for a GPU only: edges and data remain in pinned host memory. Without it, they are copied to the
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
-            memory the GPU keeps: those that batches want most often. Default: as its memory allows.
+            memory the GPU caches: the rows that batches request most often. Default: as its memory allows.
         placement: for a GPU only: where edges and data reside, ``"device"``, ``"pinned"``, ``"host"``,
             ``"sharded"``, ``"distributed"`` or ``"auto"``, see PyG's loaders; ``None``: by ``use_uva``, otherwise as
             sizes and free memory suggest. Not together with ``use_uva=True``.
         engine: ``"cugraph"``: the edges are spread over the GPUs of all ranks, and pylibcugraph samples them, as for
             PyG's loaders. Needs manyhop's samplers of neighbours, which exclude no edges.
         output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
-            :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
+            :class:`EdgeTensors` around seed edges; only with manyhop's samplers. Prefetched data are in its
             ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs manyhop's
             samplers. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with 0; padding
@@ -321,7 +321,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         It is no part of an epoch. With manyhop's samplers, it may be called from multiple threads at once.
 
         Args:
-            indices: ``[num_seeds]`` ids, or ``{type: ids}``, any, not only the loader's.
+            indices: ``[num_seeds]`` ids, or ``{type: ids}``, also other ids than the loader has.
             key: ``(seed, epoch, batch)``: determines the sample, together with the indices; default: the loader's
                 ``seed``, or 0 if it has none, and batch 0 of epoch 0.
 

@@ -23,7 +23,7 @@ from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Assign, Filled, Gather, bytes_of
 from manyhop_dgl.samplers.blocks import (
-    Frames,
+    TypeFrames,
     each_of,
     frames_of_ids,
     lazy_frames,
@@ -50,7 +50,7 @@ class TensorPrefetcher:
     def __init__(self, graph: Graph | dgl.DGLGraph, prefetched: Prefetched) -> None:
         self._graph, self._prefetched = graph, prefetched
         self._one_node_type, self._one_edge_type = len(graph.ntypes) == 1, len(graph.canonical_etypes) == 1
-        self._frames: tuple[list[Any], Frames] = [], ([], [])  # in one piece, as multiple threads read it
+        self._frames: tuple[list[Any], TypeFrames] = [], ([], [])  # in one piece, as multiple threads read it
 
     def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
         """Add data to copies of batches."""
@@ -127,7 +127,7 @@ class TensorPrefetcher:
             return _with_pairs(batch, blocks, frames)
         return tensors.input_nodes if blocks else tensors.output_nodes, tensors.output_nodes, blocks
 
-    def _all_frames(self) -> Frames:
+    def _all_frames(self) -> TypeFrames:
         """Return DGL's current frames of all data of the graph."""
         graph = self._graph
         if isinstance(graph, dgl.DGLGraph):
@@ -246,7 +246,7 @@ def check_tensors(sampler: BlockSampler) -> None:
         raise InputError("Got a sampler with output_device for output='tensors'. Pass device to the loader instead.")
 
 
-def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[object, ...]:
+def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames | None) -> tuple[object, ...]:
     """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
     sample = batch.sample
     of_nodes, of_edges = (None, None) if frames is None else frames

@@ -41,7 +41,7 @@ def make_column(values: Tensor) -> Column:
 
 
 def same_columns(frame: Frame) -> Frame:
-    """Return a frame with the columns that another one has now."""
+    """Copy a frame, not its columns."""
     copy = object.__new__(Frame)
     copy.__dict__ = {**frame.__dict__, "_columns": frame._columns.copy()}
     return copy
@@ -82,7 +82,7 @@ def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
 
 
 def values_of(frame: Frame, name: str) -> Any:
-    """Return the values of that name, gathered or moved if they still must be; ``None`` if there are none."""
+    """Return the values of a name, gathered and moved first if necessary; ``None`` for a name without values."""
     column = frame._columns.get(name)
     if type(column) is not Column:
         return None
@@ -92,8 +92,8 @@ def values_of(frame: Frame, name: str) -> Any:
     return column.data
 
 
-Frames = tuple[Sequence[Frame], Sequence[Frame]]
-"""Of node types and of edge types."""
+TypeFrames = tuple[Sequence[Frame], Sequence[Frame]]
+"""Frames by node type, and by edge type."""
 
 GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
 _FORMATS = ["coo", "csr", "csc"]
@@ -106,22 +106,22 @@ def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGL
     """Return DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
-        tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory or on a GPU.
-        graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
-            of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
+        tensors: a result of :func:`manyhop_dgl.sample_tensors`, in CPU memory or on a GPU.
+        graph: the sampled graph: blocks then have its features, gathered when they are first read, like blocks of
+            DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
     """
     return make_blocks(tensors, None if graph is None else lazy_frames(graph))
 
 
 def make_blocks(
-    tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None = None
+    tensors: BlockTensors, frames: TypeFrames | None, rows_of: Sequence[EdgeType] | None = None
 ) -> list[DGLBlock]:
     """Return the blocks of :func:`to_blocks`.
 
     Args:
         tensors: the batch.
         frames: of the graph, by :func:`lazy_frames`; ``None``: the blocks have ids alone.
-        rows_of: the edge types of the graph: the blocks have the rows and masks of ``tensors``, too.
+        rows_of: the edge types of the graph: the blocks also have the rows and masks of ``tensors``.
     """
     schema = block_schema(tuple(tensors.node), tuple(tensors.hops.num_edges))
     maker = _BlockMaker(tensors, frames, rows_of)
@@ -130,12 +130,14 @@ def make_blocks(
 
 
 def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] | None] | None:
-    """Return what :func:`make_blocks` has made blocks of, with ``rows_of``; ``None``: they are not all blocks of a
-    batch, something of them was read or changed, or they have features of a graph."""
+    """Return the arguments ``tensors`` and ``rows_of`` by which :func:`make_blocks` built these blocks.
+
+    ``None`` unless they are all blocks of a batch, without features of a graph, and none was read or changed.
+    """
     found: _BlockMaker | None = None
     for at, block in enumerate(blocks):
         maker = vars(block)["_makers"]["_node_frames"] if type(block) is _LazyBlock else None
-        if not isinstance(maker, partial) or maker.args != (at,):  # GraphBolt's are made of layers
+        if not isinstance(maker, partial) or maker.args != (at,):  # blocks of GraphBolt consist of layers
             return None
         parts: _BlockMaker = getattr(maker.func, "__self__")  # noqa: B009  # which functions do not have
         if at and parts is not found:
@@ -146,26 +148,26 @@ def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] |
     tensors = found.tensors
     attributes = block_schema(tuple(tensors.node), tuple(tensors.hops.num_edges)).attributes
     assert attributes is not None
-    unchanged = [len(vars(block)) == len(attributes) + 1 for block in blocks]  # which have what makes the rest
+    unchanged = [len(vars(block)) == len(attributes) + 1 for block in blocks]  # the one further entry is _makers
     if len(blocks) != len(tensors.hops.num_nodes) - 1 or not all(unchanged):
         return None
     return tensors, found.rows_of
 
 
 class _BlockMaker:
-    """Makes what the blocks of a batch consist of; arguments are those of :func:`make_blocks`."""
+    """Builds the parts of a batch's blocks, with the arguments of :func:`make_blocks`."""
 
-    def __init__(self, tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None) -> None:
+    def __init__(self, tensors: BlockTensors, frames: TypeFrames | None, rows_of: Sequence[EdgeType] | None) -> None:
         self.tensors, self.rows_of = tensors, rows_of
-        self.frames: Frames | tuple[None, None] = (None, None) if frames is None else frames
+        self.frames: TypeFrames | tuple[None, None] = (None, None) if frames is None else frames
         self.relation = relation_maker(next(iter(tensors.node.values())).device)
         self._first: dict[int, list[Tensor]] = {}  # the destinations of a block are the sources of the next
 
     def makers(self, at: int) -> tuple[Callable[[], Any], Callable[[], list[Frame]], Callable[[], list[Frame]]]:
-        """Return what makes the edges by type, with the numbers of nodes; the frames of nodes; and those of edges."""
-        return partial(self._structure, at), partial(self._node_frames, at), partial(self._edge_frames, at)
+        """Return functions that build the adjacency of a block, its frames of nodes, and its frames of edges."""
+        return partial(self._adjacency, at), partial(self._node_frames, at), partial(self._edge_frames, at)
 
-    def _structure(self, at: int) -> tuple[list[object], list[int]]:
+    def _adjacency(self, at: int) -> tuple[list[object], list[int]]:
         block = self.tensors.blocks[at]
         relations = [
             self.relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
@@ -214,7 +216,7 @@ class _BlockMaker:
 
 
 def put_rows(frames: Sequence[Frame], kinds: Sequence[object], rows: Mapping[str, object]) -> None:
-    """Put rows into the frames of types; see :func:`each_of`."""
+    """Add rows to the frames of their types; see :func:`each_of`."""
     for name, kind, value in each_of(rows, kinds):
         frames[kinds.index(kind)]._columns[name] = make_column(value)
 
@@ -229,18 +231,18 @@ def each_of(rows: Mapping[str, Any], kinds: Sequence[Any]) -> list[tuple[str, An
 
 
 class _LazyBlock(DGLBlock):  # type: ignore[misc]  # DGL is untyped
-    """A block whose structure and frames are made when they are first read. Once it has all, it is a ``DGLBlock``."""
+    """A block whose adjacency and frames are built when they are first read. Once complete, it is a ``DGLBlock``."""
 
     def __getattr__(self, name: str) -> Any:
         state = self.__dict__
         make = state.get("_makers", _NONE).get(name)
         if make is not None:
-            made = state.setdefault(name, make())  # the same in all threads
+            made = state.setdefault(name, make())  # all threads get one object
             if state.keys() >= _PARTS:
                 self.__class__ = DGLBlock
                 state.pop("_makers", None)
             return made
-        if name in state:  # another thread has made it meanwhile
+        if name in state:  # built by another thread since
             return state[name]
         raise AttributeError(f"'DGLBlock' object has no attribute {name!r}")
 
@@ -262,8 +264,7 @@ _NONE: dict[str, Any] = {}
 
 
 class _BlockSchema:
-    """Blocks of the same types, which differ in their edges and data only: what the first one finds out about its types
-    serves the others."""
+    """Builds blocks of equal types. The first one creates the attributes that depend on types only, for all others."""
 
     def __init__(self, node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> None:
         at = {t: i for i, t in enumerate(node_types)}
@@ -275,7 +276,7 @@ class _BlockSchema:
 
     def block(
         self,
-        structure: Callable[[], tuple[list[object], list[int]]],
+        adjacency: Callable[[], tuple[list[object], list[int]]],
         nodes: Callable[[], list[Frame]],
         edges: Callable[[], list[Frame]],
         *,
@@ -284,29 +285,29 @@ class _BlockSchema:
         """Return one block.
 
         Args:
-            structure: makes the edges of each type, of :func:`relation_maker`, and the numbers of source nodes, then of
-                destination nodes, by type.
-            nodes: makes frames in that order.
-            edges: makes frames of the edge types.
-            lazy: whether these are called when they are needed, not now.
+            adjacency: returns the edges of each type, by :func:`relation_maker`, and the numbers of source nodes, then
+                of destination nodes, by type.
+            nodes: returns frames in that order.
+            edges: returns frames of the edge types.
+            lazy: call these functions when their results are first read.
         """
         if lazy and self.attributes is not None:
             block = object.__new__(_LazyBlock)
-            index = partial(self._index, structure)
+            index = partial(self._index, adjacency)
             makers = {"_graph": index, "_node_frames": nodes, "_edge_frames": edges}
             block.__dict__.update(self.attributes, _makers=makers)
             return block
         if self.attributes is None:
-            first = DGLBlock(self._index(structure), (self._names[0], self._names[0]), self._names[1], nodes(), edges())
+            first = DGLBlock(self._index(adjacency), (self._names[0], self._names[0]), self._names[1], nodes(), edges())
             self.attributes = {name: value for name, value in vars(first).items() if name not in _PARTS}
             return first
         block = object.__new__(DGLBlock)
-        parts = {"_graph": self._index(structure), "_node_frames": nodes(), "_edge_frames": edges()}
+        parts = {"_graph": self._index(adjacency), "_node_frames": nodes(), "_edge_frames": edges()}
         block.__dict__.update(self.attributes, **parts)
         return block
 
-    def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> heterograph_index.HeteroGraphIndex:
-        relations, num_nodes = structure()
+    def _index(self, adjacency: Callable[[], tuple[list[Any], list[int]]]) -> heterograph_index.HeteroGraphIndex:
+        relations, num_nodes = adjacency()
         if not isinstance(relations[0], heterograph_index.HeteroGraphIndex):
             from manyhop_dgl_cuda.index import TorchGraphIndex
 
@@ -319,11 +320,10 @@ block_schema = lru_cache(maxsize=256)(_BlockSchema)
 
 
 def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor], Any]:
-    """Return what makes the edges of one type, sorted by destination: DGL's index, or torch tensors where DGL's C++
-    cannot hold them.
+    """Return a function that builds the edges of one type: DGL's index, or torch tensors on devices without it.
 
-    It takes the numbers of source and destination nodes, ``indptr [num_dst + 1]``, where the edges of each destination
-    begin, and ``[num_edges]`` sources.
+    Its arguments are the numbers of source and destination nodes, and CSC: ``indptr [num_dst + 1]`` and
+    ``[num_edges]`` sources.
     """
     from manyhop_dgl_cuda.dispatch import on_torch
 
@@ -341,7 +341,7 @@ def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) ->
     )
 
 
-def lazy_frames(graph: GraphLike) -> Frames:
+def lazy_frames(graph: GraphLike) -> TypeFrames:
     """Return DGL's frames of a graph's current node and edge data, by type.
 
     Loaders gather data of other nodes (machines), which the frames do not contain.
@@ -359,9 +359,9 @@ def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
 
 
 def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return ``[n]``: 0, 1, 2, ..., the place of each edge. DGL only reads it, so blocks share one.
+    """Return ``[n]``: 0, 1, 2, ..., the position of each edge. Blocks share one tensor, which DGL only reads.
 
-    DGL has a notation without them, but not all of its kernels know it.
+    DGL can omit it, but not all DGL kernels support that.
     """
     if device.type != "cpu" or n > _MOST_SHARED:
         return torch.arange(n, dtype=dtype, device=device)
@@ -375,7 +375,7 @@ def move(graphs: Iterable[GraphT], device: torch.device) -> list[GraphT]:
     """Return graphs or blocks on a device.
 
     Raises:
-        InputError: a GPU that is not there.
+        InputError: a missing GPU.
     """
     there = as_device(device)
     return [graph if graph.device == there else graph.to(there) for graph in graphs]

@@ -49,11 +49,11 @@ def numbered_pairs(
     Args:
         g: the graph.
         ends: canonical edge type -> sources and destinations of the seed edges.
-        negatives: the same of the negatives, if there are any.
+        negatives: sources and destinations of the negatives, if any.
 
     Returns:
-        The numbers of both ends of the seed edges, then those of the negatives if there are any, by each edge type of
-        the graph; and ``[num_nodes]`` node ids by node type.
+        By edge type of the graph, the numbers of both ends: of the seed edges, then of the negatives, if any. And by
+        node type ``[num_nodes]`` node ids.
     """
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]

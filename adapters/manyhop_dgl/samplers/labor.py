@@ -51,7 +51,7 @@ class LaborArguments(Arguments):
 class LaborSampler(EngineSampler):
     """DGL's ``LaborSampler``: layer-neighbour sampling (Balin and Catalyurek, arXiv 2210.13339).
 
-    All nodes that ask share one random number per neighbour, so they agree on neighbours where they can: a batch has
+    All nodes that ask share one random number per neighbour, so they agree on neighbours if possible: a batch has
     fewer nodes than with :class:`NeighborSampler`, at the same variance. Fanouts are expected numbers of neighbours.
 
     With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be

@@ -18,7 +18,7 @@ class Matrix:
         edges: an edge from column to row for each value: ``csc`` has the rows in turn, ``csr`` the columns.
         value: ``[nnz]`` or ``[nnz, num_channels]``, by edge id.
         shape: numbers of rows and columns.
-        diagonal: created as a diagonal matrix, for which some operators are faster.
+        diagonal: created as a diagonal matrix: some operators are faster.
     """
 
     def __init__(self, edges: Adjacency, value: Tensor, shape: Sequence[int], *, diagonal: bool = False) -> None:

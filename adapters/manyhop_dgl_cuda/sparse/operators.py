@@ -121,7 +121,9 @@ def spsp_div(left: Matrix, right: Matrix) -> Matrix:
     places, order = right.places().sort()
     own, by_place = left.places().sort()
     if not torch.equal(places, own):
-        raise InputError("Expected matrices with values at the same places to divide, got others. Use multiplication.")
+        raise InputError(
+            "Expected matrices with values at equal positions to divide, got different positions. Use multiplication."
+        )
     return left.like(left.val() / right.val()[order[by_place.argsort()]])
 
 
