@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
@@ -27,7 +26,7 @@ from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.make import in_place
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
-from manyhop_graphbolt.types import GBWarning, by_type
+from manyhop_graphbolt.types import GBWarning, by_type, show
 
 Items = ItemSet | HeteroItemSet
 _OF_NODES = ("seeds", "seed_nodes", "node_pairs")
@@ -65,9 +64,7 @@ class OnDiskTask(Task):
         self.train_set, self.validation_set, self.test_set = train_set, validation_set, test_set
 
     def __repr__(self) -> str:
-        title = type(self).__name__
-        parts = "".join(f"{name}={getattr(self, name)},\n" for name in ("validation_set", "train_set", "test_set"))
-        return f"{title}({textwrap.indent(f'{parts}metadata={self.metadata},', ' ' * (len(title) + 1)).strip()})"
+        return show(type(self).__name__, vars(self))
 
 
 class OnDiskDataset(Dataset):

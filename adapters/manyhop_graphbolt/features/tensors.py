@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import textwrap
 import warnings
 from collections.abc import Iterable
 from os import PathLike
@@ -26,7 +25,7 @@ from manyhop.system.arrays import describe, has_memory
 from manyhop.system.progress import to_device
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
 from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
-from manyhop_graphbolt.types import GBWarning
+from manyhop_graphbolt.types import GBWarning, show
 
 _PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others; malloc's threshold is at most 32 MiB
 
@@ -218,9 +217,7 @@ class TorchBasedFeature(Feature):
         )
 
     def __repr__(self) -> str:
-        feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
-        metadata = textwrap.indent(str(self.metadata()), " " * len("    metadata=")).strip()
-        return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
+        return show(type(self).__name__, {"feature": self._tensor, "metadata": self.metadata()})
 
 
 def _placed(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | None) -> _Held:
@@ -355,4 +352,4 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         return other
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(\n    {textwrap.indent(str(self._features), '    ').strip()}\n)"
+        return show(type(self).__name__, {"features": self._features})

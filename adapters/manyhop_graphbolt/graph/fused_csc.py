@@ -15,7 +15,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.memory.stores import TopologyPlace
 from manyhop.system.arrays import version_of
-from manyhop_graphbolt.types import etype_str_to_tuple
+from manyhop_graphbolt.types import as_given, by_type, etype_str_to_tuple
 
 TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
 ATTRIBUTES = ("node_attributes", "edge_attributes")
@@ -137,21 +137,12 @@ class FusedCSC:
         """
         self.edge_attributes = {**(self.edge_attributes or {}), name: _rows(tensor, self.total_num_edges, name, "edge")}
 
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors of the graph, in a fixed order."""
-        found = [getattr(self, name) for name in TENSORS]
-        found += [tensor for name in ATTRIBUTES for tensor in (getattr(self, name) or {}).values()]
-        return [tensor for tensor in found if tensor is not None]
-
-    def _map(self, move: Callable[[Tensor], Tensor]) -> Self:
+    def _map(self, move: Callable[[Tensor], Any]) -> Self:
         """Copy the graph with other tensors."""
         other = copy.copy(self)
-        for name in TENSORS:
-            tensor = getattr(self, name)
-            setattr(other, name, None if tensor is None else move(tensor))
-        for name in ATTRIBUTES:
-            tensors = getattr(self, name)
-            setattr(other, name, None if tensors is None else {k: move(x) for k, x in tensors.items()})
+        for name in (*TENSORS, *ATTRIBUTES):
+            found = {key: move(tensor) for key, tensor in by_type(getattr(self, name)).items()}
+            setattr(other, name, None if getattr(self, name) is None else as_given(found))
         return other
 
     def __getstate__(self) -> dict[str, object]:

@@ -22,7 +22,7 @@ from manyhop.system.arrays import describe
 from manyhop.system.progress import to_device
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
-from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
+from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS, FusedCSC
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import Nodes, Tables, Topology, fanout_list
 from manyhop_graphbolt.types import (
@@ -240,7 +240,8 @@ class FusedCSCSamplingGraph(FusedCSC):
 
     def is_pinned(self) -> bool:
         """Return whether a GPU can read all tensors directly."""
-        return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in self.tensors())
+        tensors = [tensor for name in (*TENSORS, *ATTRIBUTES) for tensor in by_type(getattr(self, name)).values()]
+        return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in tensors)
 
     def __repr__(self) -> str:
         parts = [f"csc_indptr={self.csc_indptr}", f"indices={self.indices}"]

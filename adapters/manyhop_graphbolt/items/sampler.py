@@ -86,15 +86,16 @@ class ItemSampler(DataPipe):
         self.minibatcher = minibatcher
         flags(shuffle=shuffle, drop_last=drop_last)
         callables(minibatcher=minibatcher)
-        self._plan = BatchPlan(
+        self.plan = BatchPlan(  # its seed is that of all epochs, if there is one
             len(item_set), batch_size, shuffle=bool(shuffle), drop_last=bool(drop_last), seed=self.seed or 0
         )
         self._drawn: dict[int, BatchPlan] = {}
-        self._epoch = 0
+        self.next_epoch = 0
+        """The epoch of the next iteration."""
 
     def deal(self, first: int = 0) -> RankSchedule:
         """Return the batches of this rank in an epoch, after the ``first`` ones of all ranks."""
-        return RankSchedule(num_batches=len(self._plan), first=first)
+        return RankSchedule(num_batches=len(self.plan), first=first)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in an epoch."""
@@ -107,31 +108,21 @@ class ItemSampler(DataPipe):
 
     def begin_epoch(self) -> int:
         """Begin an iteration; return its epoch: 0, 1, ..."""
-        self._epoch += 1
-        self.plan_of(self._epoch - 1)
-        return self._epoch - 1
-
-    @property
-    def next_epoch(self) -> int:
-        """Return the epoch of the next iteration."""
-        return self._epoch
-
-    @property
-    def plan(self) -> BatchPlan:
-        """Return how items are cut into batches; its seed is the seed of all epochs, if there is one."""
-        return self._plan
+        self.next_epoch += 1
+        self.plan_of(self.next_epoch - 1)
+        return self.next_epoch - 1
 
     def set_seed(self, seed: int | None) -> None:
         """Set the seed of the epochs that follow; ``None``: each draws its own."""
         self.seed = seed
-        self._plan = replace(self._plan, seed=seed or 0)
+        self.plan = replace(self.plan, seed=seed or 0)
 
     def resume_at(self, epoch: int, drawn: int | None) -> None:
         """Set the epoch of the next iteration, and the seed ``drawn`` for it; ``None``: none was."""
-        self._epoch = epoch
+        self.next_epoch = epoch
         self._drawn.pop(epoch, None)
         if drawn is not None:
-            self._drawn[epoch] = replace(self._plan, seed=drawn)
+            self._drawn[epoch] = replace(self.plan, seed=drawn)
 
     def drawn_seed(self, epoch: int) -> int | None:
         """Return the seed drawn for an epoch; ``None``: none was."""
@@ -141,10 +132,10 @@ class ItemSampler(DataPipe):
         """Return the plan of an epoch, and the number of the epoch in it: 0 if its seed was drawn for it."""
         if epoch not in self._drawn:
             if self.seed is not None:
-                return self._plan, epoch
+                return self.plan, epoch
             while len(self._drawn) >= _EPOCHS:
                 del self._drawn[next(iter(self._drawn))]
-            self._drawn[epoch] = replace(self._plan, seed=draw())
+            self._drawn[epoch] = replace(self.plan, seed=draw())
         return self._drawn[epoch], 0
 
     def make_batch(self, epoch: int, batch: int) -> Any:
@@ -254,7 +245,7 @@ class DistributedItemSampler(ItemSampler):
         if seed_parts is not None and num_nodes is not None:
             check_num_parts(seed_parts)
             found = [parts_of(nodes, count, seed_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
-            self._plan = replace(self._plan, parts=ItemParts(np.concatenate(found), seed_parts, self.batch_size))
+            self.plan = replace(self.plan, parts=ItemParts(np.concatenate(found), seed_parts, self.batch_size))
         if seed is None:
             self._agree()
 
@@ -262,25 +253,25 @@ class DistributedItemSampler(ItemSampler):
         """Use the seed of rank 0, and check that all ranks have equal items and options."""
         init(timeout=control.DEFAULT_TIMEOUT)
         facts = {
-            "number of items": self._plan.num_items,
+            "number of items": self.plan.num_items,
             "batch_size": self.batch_size,
-            "shuffle": self._plan.shuffle,
-            "drop_last": self._plan.drop_last,
+            "shuffle": self.plan.shuffle,
+            "drop_last": self.plan.drop_last,
             "drop_uneven_inputs": self._drop_uneven_inputs,
             "seed_parts": self.seed_parts,
         }
         control.agree("a DistributedItemSampler", facts, timeout=control.DEFAULT_TIMEOUT)
         seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=control.DEFAULT_TIMEOUT)
         self.seed = int(seeds[0]["seed"])
-        self._plan = replace(self._plan, seed=self.seed)
+        self.plan = replace(self.plan, seed=self.seed)
 
     def deal(self, first: int = 0) -> RankSchedule:
         """Return the batches of this rank in an epoch, after the ``first`` ones of all ranks."""
         return RankSchedule(
-            num_batches=len(self._plan),
+            num_batches=len(self.plan),
             world_size=self.world_size,
             rank=self.rank,
             first=first,
             uneven="drop" if self._drop_uneven_inputs else "keep",
-            parts=self._plan.parts,
+            parts=self.plan.parts,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.system.arrays import describe
+from manyhop_graphbolt.types import show
 
 Index = int | slice | Iterable[int]
 
@@ -91,7 +91,7 @@ class ItemSet:
         return found[0] if len(found) == 1 else found
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(\n    items={self._items},\n    names={self._names},\n)"
+        return show(type(self).__name__, {"items": self._items, "names": self._names})
 
 
 class HeteroItemSet:
@@ -150,8 +150,7 @@ class HeteroItemSet:
         return {key: self._itemsets[key][part] for key, part in parts.items() if part.numel()}
 
     def __repr__(self) -> str:
-        itemsets = textwrap.indent(repr(self._itemsets), " " * len("    itemsets=")).strip()
-        return f"{type(self).__name__}(\n    itemsets={itemsets},\n    names={self._names},\n)"
+        return show(type(self).__name__, {"itemsets": self._itemsets, "names": self._names})
 
 
 ItemSetDict = HeteroItemSet

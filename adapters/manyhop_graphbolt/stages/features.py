@@ -7,7 +7,6 @@ from functools import partial
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import gather
@@ -18,7 +17,9 @@ from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
 from manyhop_graphbolt.types import (
     Features,
+    Nodes,
     Pipe,
+    by_type,
     check_hints,
     etype_str_to_tuple,
     etype_tuple_to_str,
@@ -65,25 +66,22 @@ class FeatureFetcher(MiniBatchTransformer):
                 f"Expected a FeatureStore, or an object with its read, got a {type(feature_store).__name__}. Make one: "
                 "BasicFeatureStore({('node', None, 'feat'): TorchBasedFeature(tensor)})."
             )
-        for what, keys in (("node_feature_keys", node_feature_keys), ("edge_feature_keys", edge_feature_keys)):
-            if isinstance(keys, str) or any(isinstance(names, str) for names in _lists(keys)):
-                raise InputError(f"Expected {what} as lists of names, got {keys!r}. Pass a list.")
-        kinds = {isinstance(keys, Mapping) for keys in (node_feature_keys, edge_feature_keys) if keys}
-        if len(kinds) > 1:
+        self.feature_store = feature_store
+        self._keys: dict[str, dict[str | None, Sequence[str]]] = {}
+        for domain, keys in (("node", node_feature_keys), ("edge", edge_feature_keys)):
+            by_kind = by_type(keys or None)
+            if any(isinstance(names, str) for names in by_kind.values()):
+                raise InputError(f"Expected {domain}_feature_keys as lists of names, got {keys!r}. Pass a list.")
+            self._keys[domain] = {_text(kind): names for kind, names in by_kind.items()}
+        if len({None in by_kind for by_kind in self._keys.values() if by_kind}) > 1:
             raise InputError(
                 "Expected node_feature_keys and edge_feature_keys both by type (heterogeneous) or both without types, "
                 f"got {node_feature_keys!r} and {edge_feature_keys!r}."
             )
-        self.feature_store = feature_store
-        self.node_feature_keys = node_feature_keys
-        self.edge_feature_keys = edge_feature_keys
 
-    def feature_keys(self) -> Iterator[FeatureKey]:
-        """Yield the keys of all features that are fetched."""
-        for domain, keys in (("node", self.node_feature_keys), ("edge", self.edge_feature_keys)):
-            for kind, names in keys.items() if isinstance(keys, Mapping) else [(None, keys or ())]:
-                for name in names:
-                    yield domain, None if kind is None else _text(kind), name
+    def feature_keys(self) -> list[FeatureKey]:
+        """Return the keys of all features that are fetched."""
+        return [(d, kind, name) for d, keys in self._keys.items() for kind, names in keys.items() for name in names]
 
     def _fetch(self, minibatch: MiniBatch) -> MiniBatch:
         self.fetch([minibatch], partial(gather, threads=torch.get_num_threads()))
@@ -116,33 +114,41 @@ class FeatureFetcher(MiniBatchTransformer):
         """Add the requests of a minibatch, and the slots for their rows."""
         node_features: Features = {}
         edge_features: list[Features] = [{} for _ in range(minibatch.num_layers())]
-        if self.node_feature_keys:
-            if minibatch.input_nodes is None:
+
+        def request(domain: str, ids: Nodes, known: Collection[str | None], into: Features) -> None:
+            keys, by_kind = self._keys[domain], {_text(kind): part for kind, part in by_type(ids).items()}
+            typed = isinstance(ids, Mapping)
+            if typed == (None in keys):
                 raise InputError(
-                    f"Expected a minibatch with input_nodes to fetch {self.node_feature_keys!r} of, got one without. "
+                    f"Expected {domain}_feature_keys {'by type' if typed else 'without types'}, as the minibatch is "
+                    f"{'heterogeneous' if typed else 'homogeneous'}; got {keys!r}."
+                )
+            if unknown := [kind for kind in keys if kind not in known]:
+                raise InputError(f"Expected {domain}_feature_keys of the types {list(known)}, got {unknown}.")
+            for kind, names in keys.items():
+                for name in names if by_kind.get(kind) is not None else ():
+                    wanted.append((domain, kind, name, by_kind[kind]))
+                    slots.append((into, name if kind is None else (kind, name)))
+
+        if self._keys["node"]:
+            nodes = minibatch.input_nodes
+            if nodes is None:
+                raise InputError(
+                    f"Expected a minibatch with input_nodes to fetch {self._keys['node']!r} of, got one without. "
                     "Sample before fetching."
                 )
-            for ntype, name, ids in _requested(
-                "node", self.node_feature_keys, minibatch.input_nodes, minibatch.input_nodes
-            ):
-                wanted.append(("node", ntype, name, ids))
-                slots.append((node_features, name if ntype is None else (ntype, name)))
-        of_layers = [minibatch.edge_ids(layer) for layer in range(len(edge_features) if self.edge_feature_keys else 0)]
-        etypes = {_text(t): None for edges in of_layers if isinstance(edges, Mapping) for t in edges}  # of any layer
+            request("node", nodes, by_type(nodes), node_features)
+        of_layers = [minibatch.edge_ids(layer) for layer in range(len(edge_features) if self._keys["edge"] else 0)]
+        etypes = {_text(kind): None for edges in of_layers for kind in by_type(edges)}  # of any layer
         for edges, into in zip(of_layers, edge_features, strict=False):
-            assert self.edge_feature_keys is not None
             if edges is None:
                 raise InputError(
-                    f"Expected edges with ids to fetch {self.edge_feature_keys!r} by, got some without. Keep the "
+                    f"Expected edges with ids to fetch {self._keys['edge']!r} by, got some without. Keep the "
                     "ORIGINAL_EDGE_ID attribute of the graph's edges. Where the graph has one edge type, and its "
                     "features are in the order of graph.indices, set it: graph.edge_attributes = {gb.ORIGINAL_EDGE_ID: "
                     "torch.arange(graph.total_num_edges)}."
                 )
-            if isinstance(edges, Mapping):
-                edges = {_text(t): ids for t, ids in edges.items()}
-            for etype, name, ids in _requested("edge", self.edge_feature_keys, edges, etypes):
-                wanted.append(("edge", etype, name, ids))
-                slots.append((into, name if etype is None else (etype, name)))
+            request("edge", edges, etypes, into)
         minibatch.set_node_features(node_features)
         minibatch.set_edge_features(edge_features)
 
@@ -159,28 +165,5 @@ def _padded_rows(minibatch: MiniBatch) -> Iterator[PaddedRows]:
             yield PaddedRows(rows, padded, kind, block=num_layers - 1 - layer)
 
 
-def _lists(keys: Keys | None) -> Sequence[object]:
-    return list(keys.values()) if isinstance(keys, Mapping) else []
-
-
-def _text(kind: str | EdgeType) -> str:
+def _text(kind: str | EdgeType | None) -> str | None:
     return etype_tuple_to_str(kind) if isinstance(kind, tuple) else kind
-
-
-def _requested(
-    kind: str, keys: Keys, ids: Tensor | Mapping[str, Tensor], known: Collection[str]
-) -> list[tuple[str | None, str, Tensor]]:
-    """Return type, name and ids of each wanted feature. Its type must be known; types without ids are skipped."""
-    if isinstance(keys, Mapping) != isinstance(ids, Mapping):
-        raise InputError(
-            f"Expected {kind}_feature_keys {'by type' if isinstance(ids, Mapping) else 'without types'}, as the "
-            f"minibatch is {'heterogeneous' if isinstance(ids, Mapping) else 'homogeneous'}; got {keys!r}."
-        )
-    if not isinstance(keys, Mapping) or not isinstance(ids, Mapping):
-        assert not isinstance(ids, Mapping)
-        return [(None, name, ids) for name in keys]
-    keys = {_text(t): names for t, names in keys.items()}
-    unknown = [t for t in keys if t not in known]
-    if unknown:
-        raise InputError(f"Expected {kind}_feature_keys of the types {list(known)}, got {unknown}.")
-    return [(t, name, ids[t]) for t, names in keys.items() if ids.get(t) is not None for name in names]

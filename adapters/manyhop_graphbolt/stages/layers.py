@@ -13,14 +13,13 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.engines import Engine
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_graphbolt.graph.topology import Topology, fanout_list
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.types import Nodes, as_given, by_type, etype_tuple_to_str
+from manyhop_graphbolt.types import Nodes, as_given, etype_tuple_to_str
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
@@ -64,14 +63,13 @@ class AllLayers:
         self.graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._dependency = replace, dependency
         self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
-        self._engine: tuple[Topology, torch.device, Engine] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_known": None, "_engine": None}
+        return vars(self) | {"_known": None}
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of sampling by name."""
-        return {name: value for name, value in vars(self).items() if name not in ("_known", "_engine")}
+        return {name: value for name, value in vars(self).items() if name != "_known"}
 
     @property
     def in_pinned_memory(self) -> bool:
@@ -99,11 +97,8 @@ class AllLayers:
     def drawn(self, seeds: Nodes) -> tuple[Topology, SampledSubgraph]:
         """Return a sample around seed nodes, and the sampled topology."""
         topology, spec = self.current()
-        some = next(iter(by_type(seeds).values()))
-        known = self._engine
-        if known is None or known[0] is not topology or known[1] != some.device:
-            known = self._engine = topology, some.device, topology.sampler(spec, some.device)
-        return topology, known[2].sample(self.request(seeds, topology))
+        request = self.request(seeds, topology)
+        return topology, topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
 
     def sample(self, seeds: Nodes) -> tuple[Nodes, list[SampledSubgraphImpl]]:
         """Return the input nodes and the layers of a sample around seed nodes."""
