@@ -194,14 +194,6 @@ class MiniBatch(Movable):
         assert self.sampled_subgraphs is not None
         return self.sampled_subgraphs[layer_id].original_edge_ids
 
-    def set_node_features(self, node_features: Features) -> None:
-        """Set the features of the input nodes."""
-        self.node_features = node_features
-
-    def set_edge_features(self, edge_features: list[Features]) -> None:
-        """Set the features of the edges, a dictionary per layer."""
-        self.edge_features = edge_features
-
     @property
     def blocks(self) -> list[DGLBlock] | None:
         """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.

@@ -26,8 +26,7 @@ from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, to_gpu
 from manyhop_graphbolt.loader.facts import FeatureColumns
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import layers_of, put_layers
-from manyhop_graphbolt.stages.sampling import SubgraphSampler
+from manyhop_graphbolt.stages.sampling import SubgraphSampler, layers_of, put_layers
 from manyhop_graphbolt.stages.stage import (
     FUNCTIONS,
     CopyTo,
@@ -293,7 +292,7 @@ class Batches:
     def empty(self, device: torch.device) -> Sampled:
         """Return a sample without nodes and edges."""
         assert self._chain.grouped is not None
-        topology, _ = self._chain.grouped.layers.current()
+        topology, _ = self._chain.grouped.stage.current()
         sample, none = empty_sample(topology.graph, device), torch.empty(0, 2, dtype=torch.int64, device=device)
         item = MiniBatch(seeds={} if len(topology.offsets) > 1 else none)
         return Sampled(BatchKey(0, 0, 0), item, topology, 1, 0, sample)

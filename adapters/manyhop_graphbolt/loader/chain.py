@@ -18,11 +18,11 @@ from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, placed_engine
+from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.graph.topology import Topology, check_on_gpu
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default, num_seeds
 from manyhop_graphbolt.items.sampler import ItemSampler
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import AllLayers
 from manyhop_graphbolt.stages.sampling import NeighborSampler, SubgraphSampler, begin_nodes
 from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, chain_of, is_of_this_package, is_ours, step
 from manyhop_graphbolt.types import Pipe
@@ -40,11 +40,6 @@ class Sampling:
 
     after: Sequence[Pipe]
     """Up to the last stage of this package."""
-
-    @property
-    def layers(self) -> AllLayers:
-        """The sampler of the stage."""
-        return self.stage.layers
 
     @property
     def moves_first(self) -> bool:
@@ -137,13 +132,13 @@ class Sampled(NamedTuple):
 class GPUSampling:
     """Samples the layers of minibatches on one GPU."""
 
-    def __init__(self, layers: AllLayers, device: torch.device, where: Place) -> None:
+    def __init__(self, stage: NeighborSampler, device: torch.device, where: Place) -> None:
         self.device = device
-        self._layers, self._where = layers, where
+        self._stage, self._where = stage, where
         self._placed = self._place()
 
     def _place(self) -> tuple[Topology, Engine, PlacedGraph]:
-        topology, spec = self._layers.current()
+        topology, spec = self._stage.current()
         check_on_gpu(spec, self.device)
         placed = PlacedGraph.of(topology.graph, self.device, self._where)
         engine = placed_engine(placed, spec)
@@ -154,7 +149,7 @@ class GPUSampling:
     def current(self) -> tuple[Topology, Engine]:
         """Return the current topology of the graph, and its engine."""
         placed = self._placed
-        if self._layers.current()[0] is not placed[0]:
+        if self._stage.current()[0] is not placed[0]:
             if self._where == "sharded":
                 raise GraphError(
                     "Expected an unchanged graph, since it is spread over multiple GPUs, but it has changed. Create a "
@@ -176,7 +171,7 @@ class Source:
     def graph(self) -> Graph | None:
         """The edges that a GPU samples; ``None`` if minibatches are not sampled in groups."""
         grouped = self._chain.grouped
-        return None if grouped is None else grouped.layers.current()[0].graph
+        return None if grouped is None else grouped.stage.current()[0].graph
 
     @property
     def of_nodes(self) -> bool:
@@ -200,7 +195,7 @@ class Source:
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler of a GPU."""
         assert self._chain.grouped is not None
-        return GPUSampling(self._chain.grouped.layers, device, where)
+        return GPUSampling(self._chain.grouped.stage, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
         """Return the engine that samples the current graph."""
@@ -229,7 +224,7 @@ class Source:
         with BatchContext(key, None) as draws:
             for stage in sampling.before:
                 item = step(stage, item)
-            request = sampling.layers.request(begin_nodes(item)[0], topology)
+            request = NodeRequest(key=next_key(), seeds=topology.seeds(begin_nodes(item)[0]))
         return request, partial(Sampled, key, item, topology, draws.calls, count)
 
     def sample(self, positions: object) -> Any:
@@ -240,7 +235,7 @@ class Source:
         inputs = self.inputs([positions])
         if gpu is not None and gpu.sampling is not None:
             return self.begin(gpu.sampling, inputs, [key])()[0]
-        topology, spec = sampling.layers.current()
+        topology, spec = sampling.stage.current()
         request, sampled = self._ask(topology, inputs[0], key)
         return sampled(topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request))
 

@@ -178,7 +178,7 @@ def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, o
     }
     function = stage.transformer
     if isinstance(stage, NeighborSampler):
-        found = {"layers": stage.layers.arguments()}
+        found = {"layers": stage.arguments()}
     elif isinstance(function, partial):
         found |= dict(enumerate(function.args)) | function.keywords | {"function": function.func}
     return {str(name): _described(value, graphs) for name, value in found.items()}

@@ -212,7 +212,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         chain, placement = self._chain, self._mode
         if chain.moves:
             self._buffers = PinnedPool()
-        if chain.grouped is not None and placement is None and chain.grouped.layers.in_pinned_memory:
+        if chain.grouped is not None and placement is None and chain.grouped.stage.graph.is_pinned():
             placement = "pinned-cuda"
         self._gpu = None
         self._start_gpu(device, placement)

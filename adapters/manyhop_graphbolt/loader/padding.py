@@ -20,8 +20,7 @@ from manyhop_graphbolt.graph.topology import Topology
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.loader.chain import Chain, Sampled, Sampling
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import layers_of, put_layers
-from manyhop_graphbolt.stages.sampling import begin_nodes
+from manyhop_graphbolt.stages.sampling import begin_nodes, layers_of, put_layers
 from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, edges_to_exclude, is_ours
 from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, ends_of, etype_str_to_tuple, etype_tuple_to_str
 
@@ -70,7 +69,7 @@ class Padding:
         seeds: dict[NodeType, int] | None = None
         if alone and first.are_nodes:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
-        self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.layers.graph))
+        self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.stage.graph))
         self._pad = Padder(self.sizes, num_trees=batch_size, device=device)
         most = Sizes()
         for one in seeds_of:
@@ -96,7 +95,7 @@ class Padding:
         return self._sampling.stage, self._sample
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        topology, sample = self._sampling.layers.drawn(begin_nodes(minibatch)[0])
+        topology, sample = self._sampling.stage.draw(begin_nodes(minibatch)[0])
         self.answer([minibatch], topology, [sample])
         return minibatch
 

@@ -149,8 +149,7 @@ class FeatureFetcher(MiniBatchTransformer):
                     "torch.arange(graph.total_num_edges)}."
                 )
             request("edge", edges, etypes, into)
-        minibatch.set_node_features(node_features)
-        minibatch.set_edge_features(edge_features)
+        minibatch.node_features, minibatch.edge_features = node_features, edge_features
 
 
 def _padded_rows(minibatch: MiniBatch) -> Iterator[PaddedRows]:

@@ -1,26 +1,112 @@
-"""Stages that sample: from seeds to the layers of a minibatch, the input layer first."""
+"""Stages that sample: from seeds to the layers of a minibatch, the input layer first, by one call of the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor, check_no_mask, flag, flags
 from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
+from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
+from manyhop.sampling import SampledSubgraph as Sample
+from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import (
+    CSCFormatBase,
     SampledSubgraph,
     SampledSubgraphImpl,
     compact_csc_format,
     unique_and_compact,
 )
+from manyhop_graphbolt.graph.topology import Topology, fanout_list
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sets import UNSIGNED
-from manyhop_graphbolt.stages.layers import AllLayers, Dependency, checked_graph, fanout_tensors
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, check_hints, ends_of, functional_datapipe
+from manyhop_graphbolt.types import (
+    Nodes,
+    Pipe,
+    as_given,
+    by_type,
+    check_hints,
+    ends_of,
+    etype_tuple_to_str,
+    functional_datapipe,
+)
+
+
+def fanout_tensors(fanouts: object) -> list[Tensor]:
+    """Return ``[1]`` or ``[num_edge_types]`` integers per layer."""
+    if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
+        raise InputError(f"Expected at least one fanout, one per layer, got {fanouts!r}. Pass a list of integers.")
+    return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
+
+
+def checked_graph(graph: object, prob_name: object) -> FusedCSCSamplingGraph:
+    """Return the graph; raise InputError unless it can be sampled, and ``prob_name`` can name an attribute."""
+    if not isinstance(graph, FusedCSCSamplingGraph):
+        advice = " Pass gb.from_dglgraph(g)." if hasattr(graph, "canonical_etypes") else ""
+        raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}.{advice}")
+    if prob_name is not None and not isinstance(prob_name, str):
+        raise InputError(
+            f"Expected prob_name as the name of an edge attribute, got a {type(prob_name).__name__}. Add it to the "
+            "graph by add_edge_attribute(name, values), and pass its name."
+        )
+    return graph
+
+
+class Dependency(NamedTuple):
+    """How the random numbers of layer-neighbour sampling depend on each other."""
+
+    layer_dependency: bool
+    batch_dependency: int
+
+
+def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSubgraphImpl]]) -> None:
+    """Let each minibatch have its layers."""
+    for minibatch, own in zip(minibatches, layers, strict=True):
+        minibatch.input_nodes, minibatch.sampled_subgraphs = own[0].original_row_node_ids, own
+
+
+def layers_of(samples: Sequence[Sample], *, with_ids: bool) -> list[list[SampledSubgraphImpl]]:
+    """Return the layers of samples whose hops expand all nodes so far, the input layer first."""
+    num_nodes = [nodes_by_hop(sample) for sample in samples]
+    indptrs = iter(columns_of(samples, num_nodes))
+    return [_layers(*one, indptrs, with_ids) for one in zip(samples, num_nodes, strict=True)]
+
+
+def _layers(
+    sample: Sample, num_nodes: list[dict[NodeType, int]], indptrs: Iterator[Tensor], with_ids: bool
+) -> list[SampledSubgraphImpl]:
+    edges = sample.num_sampled_edges
+    assert edges is not None
+    hops: dict[str | None, Iterator[tuple[Any, ...]]] = {}
+    for edge_type, sizes in edges.items():
+        parts = sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None
+        rows, ids = [repeat(None) if part is None else part.unsafe_split_with_sizes(sizes) for part in parts]
+        name = None if edge_type == HOMOGENEOUS_EDGE else _name(edge_type)
+        hops[name] = zip([next(indptrs) for _ in sizes], rows, ids, strict=False)
+    by_hop = [{None if t == HOMOGENEOUS_NODE else t: sample.node[t][:n] for t, n in ends.items()} for ends in num_nodes]
+    columns, *others = map(as_given, by_hop)
+    layers: list[SampledSubgraphImpl] = []
+    for nodes in others:
+        csc, ids_of = {}, {}
+        for kind, hop in hops.items():
+            indptr, row, ids_of[kind] = next(hop)
+            csc[kind] = CSCFormatBase.trusted(indptr, row)
+        layers.insert(0, SampledSubgraphImpl(as_given(csc), columns, nodes, as_given(ids_of) if with_ids else None))
+        columns = nodes
+    return layers
+
+
+_name = cache(etype_tuple_to_str)
+
 
 _HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 
@@ -180,12 +266,44 @@ class NeighborSampler(SubgraphSampler):
         if not deduplicate:
             raise InputError("Expected deduplicate=True, got False. Leave it out: each node of a layer has one row.")
         super().__init__(datapipe)
-        checked = checked_graph(graph, prob_name)
-        self.layers = AllLayers(checked, fanout_tensors(fanouts), replace, prob_name, self._dependency)
+        self.graph, self._fanouts = checked_graph(graph, prob_name), fanout_tensors(fanouts)
+        self._replace, self._prob_name = replace, prob_name
+        self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return vars(self) | {"_known": None}
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments of sampling by name."""
+        return {name: getattr(self, name) for name in ("graph", "_fanouts", "_prob_name", "_replace", "_dependency")}
+
+    def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
+        """Return the current topology of the graph, and its spec."""
+        known = self._known
+        if known is not None and known[0] is self.graph.topology(fused=known[0].fused, probs_name=self._prob_name):
+            return known
+        topology = self.graph.topology_for(self._fanouts, self._prob_name)
+        spec: NeighborSpec | LaborSpec
+        if self._dependency is None:
+            spec = topology.spec(self._fanouts, replace=self._replace)
+        else:
+            spec = topology.layer_spec(self._fanouts, replace=self._replace, **self._dependency._asdict())
+        self._known = topology, spec
+        return self._known
+
+    def draw(self, seeds: Nodes) -> tuple[Topology, Sample]:
+        """Return a sample of all layers around seed nodes, by one call of the engine, and the sampled topology."""
+        topology, spec = self.current()
+        request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
+        return topology, topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
 
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """Sample all layers around ``seeds``; their times are ignored."""
-        return self.layers.sample(seeds)
+        topology, sample = self.draw(seeds)
+        (layers,) = layers_of([topology.by_type(sample)], with_ids=topology.has_original_edge_ids)
+        rows = layers[0].original_row_node_ids
+        assert rows is not None
+        return rows, layers
 
 
 @functional_datapipe("sample_layer_neighbor")
