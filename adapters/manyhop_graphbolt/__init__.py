@@ -48,7 +48,6 @@ from manyhop_graphbolt.stages.stage import (
 )
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
-    GONE,
     ORIGINAL_EDGE_ID,
     GBWarning,
     etype_str_to_tuple,
@@ -114,9 +113,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in GONE:
-        raise missing(__name__, name)
-    raise AttributeError(
-        f"{__name__} has no {name!r}. docs/dgl/graphbolt-names.md lists the names that it supports.",
-        name=name,
-    )
+    raise missing(__name__, name)

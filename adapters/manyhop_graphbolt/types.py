@@ -76,7 +76,8 @@ def missing(owner: str, name: str) -> AttributeError:
     """Return the error of an attribute that does not exist."""
     if name in GONE:
         return AttributeError(f"{name} is not part of manyhop's GraphBolt. Use {GONE[name]}.", name=name)
-    return AttributeError(f"{owner} has no attribute {name!r}.", name=name)
+    text = f"{owner} has no {name!r}. docs/dgl/graphbolt-names.md lists the names that are supported."
+    return AttributeError(text, name=name)
 
 
 CANONICAL_ETYPE_DELIMITER = ":"

@@ -81,11 +81,10 @@ def preprocess_ondisk_dataset(
 
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
-        include_original_edge_id: keep the position of each edge in its file, to read edge features by it.
+        include_original_edge_id: see :class:`OnDiskDataset`, also for ``auto_cast_to_optimal_dtype`` and
+            ``allow_outside_paths``.
         force_preprocess: ``True``: make it again. ``False``: use the existing one. ``None``: make it if an argument,
             or the size or time of a file, has changed.
-        auto_cast_to_optimal_dtype: int32 for ids that fit, the smallest integers for edge types.
-        allow_outside_paths: also read files outside of the folder if ``metadata.yaml`` names them.
 
     Returns:
         The path of the ``metadata.yaml`` that has the sampling graph in it.

@@ -105,18 +105,6 @@ def _narrow(csc: CSCFormatBase) -> tuple[Tensor, Tensor]:
     return csc.indptr.to(dtype), csc.indices.to(dtype)
 
 
-_FIELDS = (
-    "labels",
-    "seeds",
-    "indexes",
-    "sampled_subgraphs",
-    "input_nodes",
-    "node_features",
-    "edge_features",
-    "compacted_seeds",
-)
-
-
 class MiniBatch(Movable):
     """The data of one minibatch, as in DGL 2.4.
 
@@ -251,11 +239,8 @@ class MiniBatch(Movable):
         )
 
     def __repr__(self) -> str:
-        shown = {name: getattr(self, name) for name in _FIELDS}
-        further = {
-            name: value for name, value in vars(self).items() if name not in (*_FIELDS, "key") and name[0] != "_"
-        }
-        return show("MiniBatch", {**shown, **further})
+        shown = {name: value for name, value in vars(self).items() if name != "key" and name[0] != "_"}
+        return show("MiniBatch", shown)
 
 
 def num_seeds(item: object) -> int:

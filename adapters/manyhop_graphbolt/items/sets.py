@@ -81,12 +81,13 @@ class ItemSet:
 
     def __getitem__(self, index: Index) -> Any:
         """Return items by number, by slice or by ``[count]`` numbers."""
-        index = _checked(index, self._length, type(self).__name__)
-        if not isinstance(self._items, tuple):
-            return _numbers(index, self._items)
+        at = _checked(index, self._length, type(self).__name__)
+        if isinstance(self._items, Tensor):
+            return torch.as_tensor(at).to(self._items.dtype)
+        if isinstance(self._items, int):
+            return at
         found = tuple(
-            item.index_select(0, index.to(item.device)) if isinstance(index, Tensor) else item[index]
-            for item in self._items
+            item[at] if isinstance(at, int) else item.index_select(0, at.to(item.device)) for item in self._items
         )
         return found[0] if len(found) == 1 else found
 
@@ -144,9 +145,8 @@ class HeteroItemSet:
         if isinstance(at, int):
             k = bisect_right(self._offsets, at) - 1
             return {self._keys[k]: self._itemsets[self._keys[k]][at - self._offsets[k]]}
-        ids = torch.arange(at.start, at.stop, at.step) if isinstance(at, slice) else at
-        kind = torch.searchsorted(torch.tensor(self._offsets), ids, right=True) - 1
-        parts = {key: ids[kind == k] - self._offsets[k] for k, key in enumerate(self._keys)}
+        kind = torch.searchsorted(torch.tensor(self._offsets), at, right=True) - 1
+        parts = {key: at[kind == k] - self._offsets[k] for k, key in enumerate(self._keys)}
         return {key: self._itemsets[key][part] for key, part in parts.items() if part.numel()}
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ def _rows(item: object) -> Tensor:
 
 
 def _checked(index: object, length: int, name: str) -> Any:
-    """Return an integer in ``[0, length)``, a slice without ``None``, or ``[count] int64``."""
+    """Return an integer in ``[0, length)``, or ``[count] int64``."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         at = int(index) + length if index < 0 else int(index)
         if not 0 <= at < length:
@@ -185,7 +185,7 @@ def _checked(index: object, length: int, name: str) -> Any:
         return at
     if isinstance(index, slice):
         start, stop, step = index.indices(length)
-        return slice(start, stop, step) if step > 0 else torch.arange(start, stop, step)
+        return torch.arange(start, max(start, stop) if step > 0 else min(start, stop), step)
     if isinstance(index, str | bytes) or not isinstance(index, Iterable):
         raise TypeError(f"{name} indices must be int, slice, or iterable of int, got {type(index).__name__}.")
     ids = as_tensor(f"indices of {name}", index)
@@ -200,13 +200,3 @@ def _checked(index: object, length: int, name: str) -> Any:
     if low < -length or high >= length:
         raise IndexError(f"{name} index out of range: expected [0, {length}), got {low if low < -length else high}.")
     return torch.where(ids < 0, ids + length, ids) if low < 0 else ids
-
-
-def _numbers(index: Any, total: int | Tensor) -> Any:
-    """Return some of the numbers ``0 .. total - 1``, of the dtype of ``total``."""
-    dtype = total.dtype if isinstance(total, Tensor) else torch.int64
-    if isinstance(index, slice):
-        return torch.arange(index.start, index.stop, index.step, dtype=dtype)
-    if isinstance(index, int):
-        return torch.tensor(index, dtype=dtype) if isinstance(total, Tensor) else index
-    return index.to(dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -150,39 +150,23 @@ class Batches:
     ) -> None:
         self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
         self._gpu, self._pool, self._padding, self._threads = gpu, pool, padding, threads
-        self._in_groups = gpu is not None and gpu.sampling is not None
-        stages = chain.stages
-        if self._in_groups:
-            assert chain.grouped is not None
-            stages = list(chain.grouped.after)
-        streams = None if gpu is None else gpu.streams
+        grouped = chain.grouped if gpu is not None and gpu.sampling is not None else None
         self._replaced = None if padding is None else padding.replaced
         self._run_stages = TimedStages(
-            stages, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced
+            chain.stages if grouped is None else grouped.after,
+            self._gather,
+            stats,
+            None if gpu is None else gpu.streams,
+            on_gpu=grouped is not None,
+            replaced=self._replaced,
         )
         self._functions = TimedStages(chain.functions, self._gather, stats)
+        self.samples_alone = grouped is None
+        self.gathers_groups = grouped is not None and grouped.joins  # no function of the user runs before the rest
         self.hands_out = bool(chain.functions) and num_workers == 0
         self._functions_in_threads = bool(chain.functions) and not self.hands_out
-
-    @property
-    def gathers_groups(self) -> bool:
-        """Whether no function of the user runs before the rest, so that rows of multiple are gathered at once."""
-        return self._in_groups and self._chain.grouped is not None and self._chain.grouped.joins
-
-    @property
-    def samples_alone(self) -> bool:
-        """Whether minibatches are sampled one by one."""
-        return not self._in_groups
-
-    @property
-    def runs_user_code(self) -> bool:
-        """Whether functions of the user run in threads."""
-        return self._functions_in_threads or not all(map(is_ours, self._chain.stages))
-
-    @property
-    def transform(self) -> Callable[[object], object] | None:
-        """Applies the functions of the user to a joined minibatch."""
-        return self._after_all if self._functions_in_threads else None
+        self.runs_user_code = self._functions_in_threads or not all(map(is_ours, chain.stages))
+        self.transform = self._after_all if self._functions_in_threads else None
 
     def _run_functions(self, item: object, key: BatchKey | None, batch: int) -> object:
         return self._functions(item, key, batch, calls=FUNCTIONS)
@@ -222,7 +206,7 @@ class Batches:
         key, gpu = current_key(), self._gpu
         assert key is not None
         item.key = key
-        if self._in_groups:
+        if not self.samples_alone:
             assert gpu is not None
             made = self.assemble(self._source.begin(gpu.sampling, [item], [key])()[0])
             return self.hand_out(made) if isinstance(made, Keyed) else made

@@ -162,6 +162,7 @@ class GPUSampling:
 class Source:
     """The ``SeedSource`` of a loader."""
 
+    of_nodes = False  # nothing is known of the seeds: minibatchers and stages before sampling may prepare them
     has_times = True  # stages that need times sample one minibatch at a time
 
     def __init__(self, chain: Chain, gpu: GPURuntime | None) -> None:
@@ -172,11 +173,6 @@ class Source:
         """The edges that a GPU samples; ``None`` if minibatches are not sampled in groups."""
         grouped = self._chain.grouped
         return None if grouped is None else grouped.stage.current()[0].graph
-
-    @property
-    def of_nodes(self) -> bool:
-        """Nothing is known of the seeds: minibatchers and stages before sampling may prepare them."""
-        return False
 
     def item(self, positions: Tensor) -> object:
         """Return the minibatch of the items at some positions, before any stage."""
