@@ -23,8 +23,8 @@ from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop_cugraph import binding
-from manyhop_cugraph.arrays import Mark, on_stream, to_array, to_tensor
 from manyhop_cugraph.batches import SampledEdgeList, Seeds, decode, gather_seeds, join_seeds, no_seeds, split_edges
+from manyhop_cugraph.binding import Mark, on_stream, to_array, to_tensor
 from manyhop_cugraph.graph import SpreadGraph
 from manyhop_cugraph.scheduler import Submission, scheduler
 

@@ -17,8 +17,7 @@ from manyhop.ranks import control, world
 from manyhop.ranks.cuda import free_memory
 from manyhop.system.units import in_units
 from manyhop_cugraph import binding
-from manyhop_cugraph.arrays import on_stream, to_array
-from manyhop_cugraph.binding import Handle, handle
+from manyhop_cugraph.binding import Handle, handle, on_stream, to_array
 
 
 class Numbering:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyhop_train.capture.inputs import Inputs
-from manyhop_train.capture.recorder import CUDARecorder
+from manyhop_train.capture.graphs import CUDARecorder, Inputs
 
 DEVICE = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 

@@ -12,7 +12,7 @@ LIBRARIES = {
     "_cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
     "_foreach_zero_ _forward_hooks _forward_pre_hooks _get_backend _indices _lazy_call "
     "_optimizer_step_post_hooks _optimizer_step_pre_hooks "
-    "_post_accumulate_grad_hooks _schema _timeout _unsafe_view "
+    "_parameters _post_accumulate_grad_hooks _schema _timeout _unsafe_view "
     "_untyped_storage _values _version",
     "numba": "_cache _compile_for_args _load_index",
     "PyG": "_aggregate_forward_hooks _aggregate_forward_pre_hooks _edge_store_dict _global_store _key _mapping "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 from manyhop_pyg import NeighborLoader, accelerate, capture
-from manyhop_train.capture.recorder import CUDARecorder
+from manyhop_train.capture.graphs import CUDARecorder
 
 pytestmark = pytest.mark.gpu
 

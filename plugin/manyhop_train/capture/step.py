@@ -20,9 +20,8 @@ from torch.utils import _pytree as pytree
 
 from manyhop.errors import InputError, StaleStepError
 from manyhop_train.capture.check import Comparison, Schedule, stale
-from manyhop_train.capture.inputs import Gradients, Inputs
+from manyhop_train.capture.graphs import CUDARecorder, Gradients, Inputs, none_on_host, recorder_of
 from manyhop_train.capture.objects import check_watched, modes
-from manyhop_train.capture.recorder import CUDARecorder, none_on_host, recorder_of
 from manyhop_train.capture.replicas import Replicas, now
 from manyhop_train.capture.state import StepState
 
