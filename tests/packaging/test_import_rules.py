@@ -24,6 +24,7 @@ ALIASES = {
     "manyhop.lightning": {"manyhop_train"},
     "manyhop.masks": {"manyhop_train"},
     "manyhop.optim": {"manyhop_embedding"},
+    "manyhop.sampling.engines": {"manyhop_cugraph"},  # is loaded when it is first used
 }
 
 # Adapters that stand on another one: they name it, and it names them in these files alone, when they are needed.
