@@ -174,7 +174,6 @@ class EpochIterator(Pipeline[Item, Any]):
         return task
 
     def _count(self) -> None:
-        """Record that one more batch of the epoch is done."""
         self._progress.received += 1
         if self.snapshot is not None:
             self._progress.sampler = self.snapshot

@@ -130,7 +130,6 @@ class EpochLoader(Resumable, PreparedLoader):
         raise NotImplementedError
 
     def _draw_seed(self) -> int:
-        """Draw the seed of an epoch."""
         return draw_seed(self.generator)
 
     def _can_distribute(self) -> bool:
@@ -385,7 +384,6 @@ class EpochLoader(Resumable, PreparedLoader):
         return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed, self._parts)
 
     def _find_parts(self, num_parts: int) -> ItemParts:
-        """Group the seeds by part."""
         found = [parts_of(nodes.cpu().numpy(), count, num_parts) for nodes, count in self._nodes_of_seeds()]
         assert self.batch_size is not None
         return ItemParts(np.concatenate([np.zeros(0, np.int64), *found]), num_parts, self.batch_size)

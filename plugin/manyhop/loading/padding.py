@@ -68,11 +68,9 @@ class PaddedLoader(Figures):
         raise NotImplementedError
 
     def _sizes_are_known(self) -> bool:
-        """Return whether batches have their final sizes."""
         return self.pad is None or self._padding is not None
 
     def _find_padding(self) -> None:
-        """Find the sizes of batches, if they are to be padded."""
         if self.pad is None or self._num_items == 0:
             return
         if self.batch_size is None:

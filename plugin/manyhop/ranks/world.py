@@ -274,7 +274,6 @@ def _make_group(store: Any, world: World) -> None:
 
 
 def _of_default_group() -> tuple[Any, int, int]:
-    """Return :func:`_meet` for the user's default group."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 

@@ -74,11 +74,7 @@ def use_torch_memory() -> None:
     """
     import torch
 
-    if importlib.util.find_spec("rmm") is None:
-        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
-    import rmm
-
-    device = torch.cuda.current_device()
+    rmm, device = _rmm(), torch.cuda.current_device()
     memory = _TorchMemory(device)
     rmm.mr.set_per_device_resource(device, rmm.mr.CallbackMemoryResource(memory.allocate, memory.deallocate))
     if importlib.util.find_spec("cupy") is not None:
@@ -96,12 +92,15 @@ def share_memory_with_rapids() -> None:
     """
     import torch
 
-    if importlib.util.find_spec("rmm") is None:
-        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
-    import rmm
-
+    rmm = _rmm()
     if type(rmm.mr.get_per_device_resource(torch.cuda.current_device())) is rmm.mr.CudaMemoryResource:  # RMM's default
         use_torch_memory()
+
+
+def _rmm() -> Any:
+    if importlib.util.find_spec("rmm") is None:
+        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
+    return importlib.import_module("rmm")
 
 
 class _TorchMemory:

@@ -84,7 +84,6 @@ def _gpu(index: int, handles: list[Any]) -> GPU:
 
 
 def _ask(query: Callable[..., Any], *args: Any) -> Any:
-    """Return an answer of the driver, or ``None`` if it has none."""
     import pynvml
 
     try:

@@ -390,7 +390,6 @@ class Sources:
 
 
 def _is_cached(source: Any) -> bool:
-    """Return whether this GPU caches rows of a source."""
     return isinstance(source, CachedRows) or (isinstance(source, DistributedRows) and source.hot is not None)
 
 

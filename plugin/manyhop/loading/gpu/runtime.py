@@ -243,7 +243,6 @@ class GPURuntime:
 
 
 def _total_memory(device: torch.device) -> int:
-    """Return the bytes of a GPU's memory."""
     if device.type != "cuda":  # triton's interpreter
         return 1 << 36
     return int(torch.cuda.get_device_properties(device).total_memory)

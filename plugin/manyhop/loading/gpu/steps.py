@@ -171,7 +171,6 @@ class SampledGroup:
             self._samples[i] = None
 
     def _count(self, i: int, sample: Any) -> None:
-        """Record the contents of the sample of batch ``i``."""
         if self._rank_batches is not None:
             self._rank_batches[i].contents.update(self._adapter.assembler.contents(sample))
 
@@ -222,7 +221,6 @@ class GPUStages:
         return [partial(assemble, group, i, *one) for i, one in enumerate(batches)]
 
     def _inputs(self, batches: Sequence[tuple[int, Item]]) -> Sequence[Any]:
-        """Return the sampler's inputs of some batches."""
         lookup, plan = self._gpu.lookup, self._epoch.plan
         if lookup is not None and plan is not None:
             return lookup.of(plan, self._epoch.number, [item[1] for _, item in batches])

@@ -177,7 +177,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return task
 
     def _stepped(self, start: float | None, end: float) -> None:
-        """Record the caller's last step."""
         if self._stats is not None and start is not None:
             self._stats.take_handed()
             self._stats.stepped(self._last_batch, start, end)

@@ -347,7 +347,6 @@ class Group(Generic[Item, T]):
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """Return the result of a call, and its error."""
     try:
         return function(*args), None
     except BaseException as error:

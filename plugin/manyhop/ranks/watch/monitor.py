@@ -322,7 +322,6 @@ class Monitor:
 
 
 def _last_error() -> BaseException | None:
-    """Return the error that ends the program, if any."""
     return getattr(sys, "last_exc", getattr(sys, "last_value", None))
 
 
