@@ -301,7 +301,7 @@ def large_file(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("place", "how"),
-    [("shared", "files"), ("shared", "whole"), ("pinned", "parts"), ("sharded", "whole"), ("sharded", "files")],
+    [("shared", "whole"), ("pinned", "parts"), ("sharded", "files")],
 )
 @pytest.mark.slow
 def test_rows_come_into_their_place_once_per_node(launcher, large_file, place, how):

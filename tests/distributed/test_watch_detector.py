@@ -42,19 +42,6 @@ class Ranks:
         return self.detector.fault(0, iteration, received, TIMEOUT, **kwargs)
 
 
-def test_signs_travel():
-    ends = (End(2, 1, 7, "followed", "why", (0, 2)),)
-    loops = {0: LoopStatus(3, 2, 1, "making", ends), 7: LoopStatus()}
-    heartbeat = Heartbeat(3, 4, True, "a.py:1 in f", "", (1,), loops)
-    assert Heartbeat.decode(heartbeat.encode()) == heartbeat
-
-
-def test_all_in_the_same_long_step_are_well():
-    ranks = Ranks()
-    ranks.pass_time(100)
-    assert ranks.fault() is None
-
-
 @pytest.mark.parametrize("waits", [[True, False, True], [True, True, True]])
 def test_a_rank_that_is_there_may_take_as_long_as_it_wants(waits):
     ranks = Ranks()
@@ -125,24 +112,6 @@ def test_first_causes_come_before_consequences():
     assert (ranks.fault().kind, ranks.fault().ranks) == ("followed", (2,))
 
 
-def test_an_iteration_that_others_did_not_finish():
-    ranks = Ranks()
-    ranks.at[1] = left("left", 5)
-    ranks.pass_time(1)
-    assert ranks.detector.ended_early(0, 1, 8).ranks == (1,)
-    assert ranks.detector.ended_early(0, 1, 5) is None
-    assert ranks.detector.ended_early(0, 2, 8) is None
-
-
-def test_programs_that_end():
-    ranks = Ranks()
-    ranks.at[1], ranks.program_ends[1] = LoopStatus(1, 0, 5, "out"), ""
-    ranks.dead.add(1)
-    ranks.pass_time(30, busy=[0, 2])
-    assert ranks.fault() is None
-    assert (ranks.fault(iteration=2, received=0).kind, ranks.fault(iteration=2, received=0).ranks) == ("quit", (1,))
-
-
 def test_a_rank_that_followed_is_not_named():
     """Rank 1 ended its program as rank 2 had: both before their first batch of the second iteration."""
     ranks = Ranks()
@@ -182,21 +151,6 @@ def test_the_fault_of_another_rank_is_no_own_error():
     error = RankError("Loader: rank 2 is gone", ranks=(2,))
     assert reason(error, "quit") == ("followed", "Loader: rank 2 is gone", (2,))
     assert reason(ValueError("x"), "quit") == ("quit", "ValueError: x", ())
-
-
-def test_a_lost_store_matters_unless_its_holder_was_done():
-    for holder, culprits in ((2, (2,)), (None, ())):
-        ranks = Ranks(store_holder=holder)
-        ranks.pass_time(1)
-        ranks.detector.store_silence = 11.0
-        assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
-        ranks.detector.store_silence, ranks.detector.lost = 0.0, "broken pipe"
-        assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
-    ranks = Ranks(store_holder=2)
-    ranks.at[2], ranks.program_ends[2] = LoopStatus(1, 0, 5, "out"), ""
-    ranks.pass_time(1)
-    ranks.detector.lost = "broken pipe"
-    assert ranks.fault() is None
 
 
 def test_other_loaders_do_not_matter():

@@ -8,18 +8,44 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from manyhop.hints import pip_install
 from manyhop.system import nvml
 from manyhop.system.allocator import SETTING, VARIABLES
-from manyhop.system.finding import Diagnosis, installed_version, version_in
+from manyhop.system.finding import installed_version, major_minor
 from manyhop.system.triton_compiler import OLDEST as OLDEST_TRITON
 from manyhop.system.units import in_units
 from manyhop_cugraph import binding
 
 if TYPE_CHECKING:
     from manyhop_tools.doctor.gpu_probe import Compiled
+
+State = Literal["ok", "missing", "broken"]
+Versions = tuple[tuple[int, int], tuple[int, int]]
+"""The oldest version that works, and the newest that was tested: later ones are expected to work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """One line of the report."""
+
+    topic: str
+    """Subject of the line."""
+    state: State
+    """``missing``: optional and not installed; ``broken``: unusable, or essential and not installed."""
+    text: str
+    """Finding, with a remedy if the state is not ``ok``."""
+
+
+def version_in(topic: str, version: str, supported: Versions, advice: str) -> Diagnosis:
+    """Return whether a version that is installed is supported."""
+    low, high = (f"{major}.{minor}" for major, minor in supported)
+    if major_minor(version) < supported[0]:
+        return Diagnosis(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")
+    newer = f" (newer than {high}, the newest that was tested)" if major_minor(version) > supported[1] else ""
+    return Diagnosis(topic=topic, state="ok", text=version + newer)
+
 
 TRITON = (OLDEST_TRITON, (3, 9))
 RAPIDS = ((26, 8), (26, 10))

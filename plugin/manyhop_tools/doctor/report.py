@@ -12,10 +12,11 @@ from pathlib import Path
 
 import manyhop
 from manyhop.hints import pip_install
-from manyhop.system.finding import Diagnosis, State, Versions, installed_version, version_in
+from manyhop.system.finding import installed_version
 from manyhop.system.memory import available_memory
 from manyhop.system.threads import available_cores
 from manyhop_tools.doctor import gpu
+from manyhop_tools.doctor.gpu import Diagnosis, State, Versions, version_in
 
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
