@@ -114,8 +114,8 @@ def test_what_no_attempt_finds_is_chosen_exactly(mode, disjoint):
 def test_ids_of_64_bits():
     """What graphs of more than 2^31 nodes need; a small one takes it, too."""
     gpu, cpu = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary", amount=2, exclude_true=True))
-    gpu._avoid.destination = gpu._avoid.destination.long()
-    gpu._about[-1] = gpu._avoid.destination.data_ptr()
+    gpu._edges.destination = gpu._edges.destination.long()
+    gpu._about[-1] = gpu._edges.destination.data_ptr()
     gpu._wide = True
     gpu._modes["EDGES_WIDE"] = True
     one = request(list(range(20)), list(range(20)))

@@ -17,7 +17,7 @@ from manyhop.loading import current_batch, next_key
 from manyhop.loading.pipeline import Padded, Stats
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
-from manyhop.sampling.engines import Engine
+from manyhop.sampling.contract import Engine
 from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology

@@ -26,8 +26,9 @@ from manyhop.sampling import (
     NodeRequest,
     SampledSubgraph,
 )
+from manyhop.sampling.contract import Pending
 from manyhop.sampling.cpu.workspace import Empty, empty
-from manyhop.sampling.engines import Pending, engine_for, placed_engine
+from manyhop.sampling.engines import engine_for, placed_engine
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.graph.topology import Topology, topology_of

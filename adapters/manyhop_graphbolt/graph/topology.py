@@ -30,7 +30,8 @@ from manyhop.graph import (
 from manyhop.memory.places import Place
 from manyhop.memory.stores import topology_place
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
-from manyhop.sampling.engines import Engine, engine_for, placed_engine
+from manyhop.sampling.contract import Engine
+from manyhop.sampling.engines import engine_for, placed_engine
 from manyhop_graphbolt.graph.fused_csc import FusedCSC
 from manyhop_graphbolt.graph.split import Splitter
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_tuple_to_str

@@ -17,7 +17,8 @@ from manyhop.loading import BatchContext, current_key, own_gpu
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
-from manyhop.sampling.engines import Engine, placed_engine
+from manyhop.sampling.contract import Engine
+from manyhop.sampling.engines import placed_engine
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.graph.topology import Topology, check_on_gpu
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default, num_seeds

@@ -21,7 +21,7 @@ from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
-from manyhop.sampling.engines import Engine
+from manyhop.sampling.contract import Engine
 from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable

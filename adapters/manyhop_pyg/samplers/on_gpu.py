@@ -18,7 +18,8 @@ from manyhop.loading.gpu.samples import TensorPool, upload
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, HGTSpec
-from manyhop.sampling.engines import Engine, Spec, placed_engine
+from manyhop.sampling.contract import Engine
+from manyhop.sampling.engines import Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler

@@ -32,21 +32,6 @@ from manyhop.sampling.contract import (
 from manyhop.sampling.cpu.workspace import Empty, describe_edges, empty
 from manyhop.system.threads import in_forked_children
 
-__all__ = [
-    "Backend",
-    "CollectiveBackend",
-    "CollectiveEngine",
-    "Engine",
-    "HostEngine",
-    "Pending",
-    "PinnedEngine",
-    "Spec",
-    "collective_backend",
-    "engine_for",
-    "placed_engine",
-    "suits_cugraph",
-]
-
 Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
 Backend: TypeAlias = Literal["reference", "cpu", "gpu"]
 """``reference``: numpy. ``cpu``: numba. ``gpu``: triton."""

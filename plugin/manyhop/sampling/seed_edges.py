@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_negatives, check_seed_edges
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, SampledSubgraph, Sampler
 from manyhop.sampling.lookup import EdgeLookup, check_pairs
@@ -57,7 +57,7 @@ class EdgeSampler:
         self.edge_type = edge_type
         self.negatives = negatives
         self.disjoint = disjoint
-        self._avoid = EdgeLookup(graph.csc[edge_type]) if negatives is not None and negatives.exclude_true else None
+        self._avoid = None if negatives is None or not negatives.exclude_true else self._lookup(graph.csc[edge_type])
         self._src_table: NegativeTable | None = None
         self._dst_table: NegativeTable | None = None
         if negatives is not None and not negatives.given:
@@ -85,7 +85,11 @@ class EdgeSampler:
             NegativeTable.check(graph.num_nodes[node_type], weight, graph.node_time.get(node_type))
 
     def _table(self, node_type: NodeType, weight: Tensor | None) -> NegativeTable:
-        return NegativeTable.build(self.graph.num_nodes[node_type], weight, self.graph.node_time.get(node_type))
+        time = self.graph.node_time.get(node_type)
+        return NegativeTable.build(self.graph.num_nodes[node_type], weight, None if time is None else time.cpu())
+
+    def _lookup(self, csc: CSC) -> EdgeLookup:
+        return EdgeLookup(csc)
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.

@@ -19,19 +19,7 @@ from manyhop.sampling.cpu.workspace import Empty, Workspace, empty, key_of
 
 
 class CPULaborSampler(CPUSampler):
-    """Samples by LABOR on the CPU; safe to call from multiple threads, which run in parallel.
-
-    Args:
-        graph: the topology, in CPU memory.
-        spec: how to sample; identical for all requests.
-        empty: makes the tensors of the results; pipelines pass recycled memory.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the spec needs weights and the graph has none, the graph is not in CPU memory, or is not
-            laid out as in :class:`manyhop.graph.CSC`.
-        CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
-    """
+    """Samples by LABOR on the CPU: :class:`CPUSampler`, whose arguments and exceptions it has, with other picks."""
 
     def __init__(self, graph: Graph, spec: LaborSpec, *, empty: Empty = empty) -> None:
         check_spec(graph, spec)

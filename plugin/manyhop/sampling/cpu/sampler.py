@@ -31,13 +31,7 @@ _BYTES_PER_EDGE = 24  # of a sample
 
 
 class HostSampler:
-    """A graph as kernels see it, and the memory of each thread: the frame of samplers on the CPU.
-
-    Args:
-        graph: the topology, in CPU memory.
-        spec: how to sample; identical for all requests.
-        empty: makes the tensors of the results; pipelines pass recycled memory.
-    """
+    """A graph as kernels see it, and the memory of each thread: the frame of samplers on the CPU."""
 
     spec: NeighborSpec | HGTSpec
 

@@ -32,7 +32,6 @@ class Candidates:
     """
 
     def __init__(self, table: NegativeTable | None, num_nodes: int, device: torch.device) -> None:
-        self.table = table
         self.sorted = table is not None and table.node is not None
         self.weighted = table is not None and table.cumw is not None
         columns = () if table is None else (table.node, table.time, table.cumw, table.last_positive)

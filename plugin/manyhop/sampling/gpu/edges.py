@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_negatives, check_seed_edges
+from manyhop.graph import CSC, EdgeType, Graph, NodeType
+from manyhop.sampling.check import check_seed_edges
 from manyhop.sampling.contract import (
     BatchKey,
     EdgeRequest,
-    NegativeSpec,
     NeighborSpec,
     NodeRequest,
     Pending,
@@ -26,15 +26,16 @@ from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
-from manyhop.sampling.negatives import NegativeTable, choose_negatives, key_of_kind
-from manyhop.sampling.seed_edges import check_trees
+from manyhop.sampling.lookup import EdgeLookup
+from manyhop.sampling.negatives import choose_negatives, key_of_kind
+from manyhop.sampling.seed_edges import EdgeSampler, check_trees
 
 _TILE = 128
 _LONG_TILE = 1024
 _NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
 
 
-class GPUEdgeSampler:
+class GPUEdgeSampler(EdgeSampler):
     """:class:`manyhop.sampling.EdgeSampler` on the GPU: the same results, bit for bit, with all tensors on the device.
 
     A few launches serve multiple batches. If not disjoint, ``begin`` waits once for the numbers of unique endpoints; if
@@ -44,11 +45,8 @@ class GPUEdgeSampler:
         sampler: samples around nodes, with results on ``device``, by its ``begin`` if it has one.
         graph: the topology that ``sampler`` samples from.
         edge_type: type of the seed edges.
-        negatives: which negatives to draw; ``None`` for none.
-        src_weight: ``[num_nodes]``: sources of binary negatives are drawn in proportion to it; ``None``: uniformly.
-        dst_weight: ``[num_nodes]``: weights of destinations.
-        disjoint: whether ``sampler`` keeps one tree per seed.
         device: where to draw negatives and store results.
+        **options: as of ``EdgeSampler``.
 
     Raises:
         InputError: the arguments contradict each other or do not fit the graph, or the device is no GPU.
@@ -56,43 +54,26 @@ class GPUEdgeSampler:
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        graph: Graph,
-        edge_type: EdgeType,
-        *,
-        negatives: NegativeSpec | None = None,
-        src_weight: Tensor | None = None,
-        dst_weight: Tensor | None = None,
-        disjoint: bool = False,
-        device: torch.device | str,
+        self, sampler: Sampler, graph: Graph, edge_type: EdgeType, *, device: torch.device | str, **options: Any
     ) -> None:
-        check_negatives(graph, edge_type, negatives, src_weight=src_weight, dst_weight=dst_weight)
-        self.sampler = sampler
-        self.graph = graph
-        self.edge_type = edge_type
-        self.negatives = negatives
-        self.disjoint = disjoint
         self.device = kernel_device(device, "EdgeSampler")
-        self._avoid: GPUEdgeLookup | None = None
-        if negatives is not None and negatives.exclude_true:
-            self._avoid = GPUEdgeLookup(graph.csc[edge_type], self.device)
-        binary = negatives is not None and negatives.mode == "binary"
-        self._src = self._candidates(edge_type[0], src_weight, drawn=binary)
-        given = negatives is not None and negatives.given
-        self._dst = self._candidates(edge_type[2], dst_weight, drawn=negatives is not None and not given)
+        self._edges: GPUEdgeLookup | None = None
+        super().__init__(sampler, graph, edge_type, **options)
+        negatives, disjoint, src, dst = self.negatives, self.disjoint, self._src_table, self._dst_table
+        self._src = Candidates(src, graph.num_nodes[edge_type[0]], self.device)
+        self._dst = Candidates(dst, graph.num_nodes[edge_type[2]], self.device)
         about = [*self._src.about, *self._dst.about, 0, 0]
-        if self._avoid is not None:
-            about[-2:] = self._avoid.begin.data_ptr(), self._avoid.destination.data_ptr()
+        if self._edges is not None:
+            about[-2:] = self._edges.begin.data_ptr(), self._edges.destination.data_ptr()
         self._about = torch.tensor(about, dtype=torch.int64, device=self.device)
         most_nodes = max(graph.num_nodes[edge_type[0]], graph.num_nodes[edge_type[2]])
         self._wide = disjoint or most_nodes >= 2**31
         self._modes = {
-            "BINARY": binary,
-            "TRIPLET": negatives is not None and not binary,
-            "GIVEN": given,
-            "EXCLUDE": self._avoid is not None,
-            "EDGES_WIDE": self._avoid is not None and self._avoid.destination.dtype == torch.int64,
+            "BINARY": negatives is not None and negatives.mode == "binary",
+            "TRIPLET": negatives is not None and negatives.mode == "triplet",
+            "GIVEN": negatives is not None and negatives.given,
+            "EXCLUDE": self._edges is not None,
+            "EDGES_WIDE": self._edges is not None and self._edges.destination.dtype == torch.int64,
             "DISJOINT": disjoint,
             "SRC_SORTED": self._src.sorted,
             "SRC_WEIGHTED": self._src.weighted,
@@ -104,10 +85,9 @@ class GPUEdgeSampler:
                 self._warm_up()
             stream.synchronize()  # other streams read the tables
 
-    def _candidates(self, node_type: NodeType, weight: Tensor | None, *, drawn: bool) -> Candidates:
-        num_nodes, time = self.graph.num_nodes[node_type], self.graph.node_time.get(node_type)
-        table = NegativeTable.build(num_nodes, weight, None if time is None else time.cpu()) if drawn else None
-        return Candidates(table, num_nodes, self.device)
+    def _lookup(self, csc: CSC) -> EdgeLookup:
+        self._edges = GPUEdgeLookup(csc, self.device)
+        return self._edges
 
     def _warm_up(self) -> None:
         """Compile the kernels with a batch of one edge."""
@@ -142,10 +122,10 @@ class GPUEdgeSampler:
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
-        self.check(requests)
+        self.check_all(requests)
         return PendingEdges([self], [[request] for request in requests])
 
-    def check(self, requests: Sequence[EdgeRequest]) -> None:
+    def check_all(self, requests: Sequence[EdgeRequest]) -> None:
         """Raise InputError if requests do not fit the graph, the sampler or each other, except for ranges of ids."""
         if not requests:
             raise InputError("Expected at least one request, got none.")
@@ -250,7 +230,7 @@ class PendingTypedEdges(PendingEdges):
 
     def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
         for sampler, requests in zip(samplers, zip(*batches, strict=True), strict=True):
-            sampler.check(requests)
+            sampler.check_all(requests)
         super().__init__(samplers, batches)
 
     def finish(self) -> list[tuple[list[SampledEdges], Tensor | None]]:  # type: ignore[override]
@@ -292,7 +272,7 @@ class Endpoints:
             samplers[0].device,
             wide=wide,
             disjoint=not self._unique,
-            exclude=any(sampler._avoid is not None for sampler in samplers),
+            exclude=any(sampler._edges is not None for sampler in samplers),
         )
         for i, (sampler, requests) in enumerate(zip(samplers, self._requests, strict=True)):
             longest = max(part.num_dst for part in self.layout.parts[i])
@@ -318,7 +298,7 @@ class Endpoints:
             for i, parts in enumerate(self.layout.parts):
                 for b, part in enumerate(parts):
                     todo = np.flatnonzero(failed[i * len(parts) + b, : part.num_neg])
-                    if self._samplers[i]._avoid is not None and todo.size:
+                    if self._samplers[i]._edges is not None and todo.size:
                         self._choose(i, b, todo)
             if self._unique:
                 self._number()
@@ -330,7 +310,7 @@ class Endpoints:
     def _choose(self, i: int, b: int, todo: Ints) -> None:
         """Draw negatives ``todo`` of a type and batch with the exact code of the CPU."""
         sampler, request, part = self._samplers[i], self._requests[i][b], self.layout.parts[i][b]
-        avoid, src, dst, num_pos = sampler._avoid, sampler._src.table, sampler._dst.table, part.num_pos
+        avoid, src, dst, num_pos = sampler._avoid, sampler._src_table, sampler._dst_table, part.num_pos
         assert avoid is not None
         assert dst is not None
         time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]

@@ -144,20 +144,10 @@ class LaborSequence(KernelSequence):
 
 
 class GPULaborSampler(GPUSampler):
-    """Samples by LABOR on a GPU; safe to call from multiple threads and on several streams.
-
-    Args:
-        graph: the topology; its tensors are in the memory of the device, in pinned host memory, or in mapped memory of
-            other GPUs.
-        spec: how to sample; identical for all requests. Neither importance nor replacement.
-        device: where to sample and store results.
+    """Samples by LABOR on a GPU: :class:`GPUSampler`, whose arguments and exceptions it has, with other picks.
 
     Raises:
-        InputError: the spec does not fit the graph or has importance or replacement, the device is no GPU, or a
-            request does not fit the spec.
-        GraphError: the graph lacks the weights that the spec needs, is where the GPU cannot read it, or is not laid
-            out as in :class:`manyhop.graph.CSC`.
-        CapacityError: a batch is too large for the memory or the tables of the sampler.
+        InputError: the spec has importance or replacement.
     """
 
     _kernels = LaborSequence

@@ -64,12 +64,10 @@ def pick_weighted(
             dst_node[m + j] = first_id + i  # beyond its picks: the next node overwrites it
         m += np.int64(take[i])
     _take_all(edges, t, mode, taker[:num_takers], at, start, degree, take, k if at_once else 0)
-    if in_time:
-        _choose_in_ranges(edges, t, mode, chooser[:num_choosers], at, node, start, degree, k, replace)
-    elif at_once:
+    if at_once and not in_time:
         _choose_at_once(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
     else:
-        _choose(edges, t, mode, chooser[:num_choosers], at, start, degree, k, replace)
+        _choose(edges, t, mode, chooser[:num_choosers], at, node, start, degree, k, replace)
     return m
 
 
@@ -92,27 +90,9 @@ def _take_all(
 
 @helper
 def _choose(
-    edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
-) -> None:
-    """Pick large fanouts, node by node."""
-    position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
-    for i in who:
-        s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
-        table = u64(edges[t].alias + 8 * s, d)
-        if replace:
-            for j in range(k):
-                mine[j] = find(table, draw(key[i], np.uint64(j)))
-        else:
-            _pick_one_by_one(mode, table, _ZERO, f64(edges[t].weight + 8 * s, d), key[i], mine, False)
-        for j in range(k):
-            mine[j] += start[i]
-
-
-@helper
-def _choose_in_ranges(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, node: U64s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Pick from ranges by the alias tables of whole columns; draws outside of the range are repeated."""
+    """Pick large fanouts, and from ranges, by the alias tables of whole columns; draws outside a range are repeated."""
     position, key, colptr = u64(mode.position, 1 << 62), u64(mode.key, BLOCK), u64(edges[t].colptr, 1 << 62)
     for i in who:
         begin, mine = colptr[node[i]], position[at[i] : np.int64(at[i]) + k]

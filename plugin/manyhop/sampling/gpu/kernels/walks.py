@@ -24,14 +24,11 @@ MOST = tl.constexpr(2)  # the largest of these and 1
 @triton.jit
 def _candidate(step, begin, d, r, act, WEIGHTED: tl.constexpr):
     """Return the entries of columns that draws find."""
+    entry = below(r, d).to(tl.int64)
     if WEIGHTED:
         alias = tl.load(step + t.ALIAS)
         if alias != 0:
             entry = find_one(alias.to(tl.pointer_type(tl.int64)) + begin, r, d, act).to(tl.int64)
-        else:
-            entry = below(r, d).to(tl.int64)
-    else:
-        entry = below(r, d).to(tl.int64)
     return entry
 
 
