@@ -7,7 +7,7 @@ import torch
 from sampler_graphs import edges_of, graph, same_batch, sample_for_key, typed_graph
 
 import manyhop_dgl
-from manyhop.errors import GraphError, InputError
+from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.plan import Plan
 
@@ -150,23 +150,6 @@ def test_in_a_loader_of_dgl():
     for inputs, outputs, blocks in dgl.dataloading.DataLoader(g, torch.arange(60), LaborSampler([3, 3]), batch_size=20):
         assert torch.equal(blocks[0].srcdata["feat"], g.ndata["feat"][inputs])
         assert torch.equal(blocks[-1].dstdata[dgl.NID], outputs)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fanouts": 5}, "a list with one entry per layer"),
-        ({"edge_dir": "both"}, "edge_dir 'in' or 'out'"),
-        ({"importance_sampling": -2}, "importance_sampling to be an integer of at least -1, got -2"),
-        ({"importance_sampling": 0.5}, "importance_sampling to be an integer"),
-        ({"batch_dependency": -1}, "batch_dependency to be an integer of at least 0"),
-    ],
-)
-def test_arguments_that_do_not_make_sense(options, message):
-    with pytest.raises(InputError, match=message):
-        LaborSampler(**{"fanouts": [3]} | options)
-    with pytest.raises(GraphError, match="edge data 'nothing'"):
-        LaborSampler([2], prob="nothing").sample(graph(), torch.tensor([0]))
 
 
 def test_importance_is_for_the_cpu():

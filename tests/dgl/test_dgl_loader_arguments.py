@@ -80,6 +80,21 @@ def test_print():
         ({"batch_sampler": [[1]]}, "batch_sampler"),
         ({"collate_fn": list}, "collate_fn"),
         ({"pin_memory": True}, "pin_memory"),
+        ({"use_ddp": "no"}, "use_ddp to be True or False"),
+        ({"drop_last": "no"}, "drop_last to be True or False"),
+        ({"shuffle": "no"}, "shuffle to be True or False"),
+        ({"use_uva": "no"}, "use_uva to be True or False"),
+        ({"use_prefetch_thread": "no"}, "use_prefetch_thread to be True or False"),
+        ({"use_alternate_streams": "no"}, "use_alternate_streams to be True or False"),
+        ({"persistent_workers": "no"}, "persistent_workers to be True or False"),
+        ({"ddp_seed": "x"}, "ddp_seed to be an integer, got 'x'"),
+        ({"use_ddp": True, "rank_timeout": "5"}, "rank_timeout in seconds, more than 0, got '5'"),
+        ({"use_ddp": True, "rank_timeout": 1e300}, "rank_timeout in seconds, at most 100000000, got 1e"),
+        ({"num_workers": "2"}, "num_workers to be an integer of at least 0, got '2'"),
+        ({"num_workers": 1, "prefetch_factor": 2.5}, "prefetch_factor to be an integer of at least 1, got 2.5"),
+        ({"num_workers": 1, "timeout": "5"}, "timeout in seconds, at least 0, got '5'"),
+        ({"num_workers": 1, "worker_init_fn": 3}, "worker_init_fn to be a function, got 3"),
+        ({"generator": 3}, "generator to be a torch.Generator, got 3"),
         ({"timeout": 5}, "timeout=0 with num_workers=0"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor"),
     ],
@@ -145,6 +160,9 @@ def test_cores_that_are_not_there():
         pass
     with pytest.raises(InputError, match="out of the cores"), loader(num_workers=1).enable_cpu_affinity([100000]):
         pass
+    for name, cores in (("loader_cores", "x"), ("compute_cores", 3), ("loader_cores", ["0"])):
+        with pytest.raises(InputError, match=f"{name} as a list of cores, got"):
+            loader(num_workers=1).enable_cpu_affinity(**{name: cores}).__enter__()
     core = min(os.sched_getaffinity(0))
     cores = loader(num_workers=1).enable_cpu_affinity([core, core])
     with pytest.raises(InputError, match="one of loader_cores for each"), cores:
