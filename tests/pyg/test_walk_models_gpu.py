@@ -53,10 +53,11 @@ def test_batches_of_the_kernels_are_those_of_the_cpu(monkeypatch, make):
 
 def test_a_loader_beside_a_model_on_a_gpu_starts_no_threads(monkeypatch):
     loader = node2vec().loader(batch_size=2, num_workers=4, persistent_workers=True, timeout=5)
-    assert loader._threads(loader._num_threads()).num_workers == 4
+    assert loader._threads(loader._num_threads())["num_workers"] == 4
     monkeypatch.setattr(WalkLoader, "_is_on_gpu", lambda self: True)
     threads = loader._threads(loader._num_threads())
-    assert (threads.num_workers, threads.pool, threads.worker_init, threads.timeout) == (0, None, None, None)
+    assert threads["num_workers"] == 0
+    assert threads["pool"] is threads["worker_init"] is threads["timeout"] is None
     assert len(list(loader)) == 3
 
 

@@ -60,7 +60,6 @@ def test_what_is_a_flag(yes):
         (dict(distributed=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
         (dict(distributed=True, rank_timeout=math.inf), "rank_timeout in seconds, at most 100000000, got inf"),
         (dict(sampler=5), "sampler to be iterable, got 5"),
-        (dict(local_seeds_per_call=None), "local_seeds_per_call, which is an argument of cuGraph-PyG: .* Leave it out"),
         (dict(input_id=[1, 2]), r"input_id of shape \[6\], got \[2\]"),
         (dict(input_id="abc"), "input_id as a tensor or an array of numbers, got a str"),
         (dict(time_attr="time", input_time=torch.arange(6), time_window="3"), "time_window in the unit of the times"),

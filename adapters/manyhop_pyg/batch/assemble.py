@@ -358,11 +358,7 @@ def _ids_of(out: Sample, perm: Permutation) -> dict[NodeType | EdgeType, Tensor 
 
 
 def _read(joining: Joining, batch: Batch, ids: Mapping[NodeType | EdgeType, Tensor | None]) -> int:
-    """Set the rows that the user's store returns for ids on the CPU; return their bytes.
-
-    Raises:
-        FeatureError: the store does not return one row per id.
-    """
+    """Set the rows that the user's store returns for ids on the CPU; return their bytes."""
     store, gpu, homogeneous = joining.data[0], joining.gpu, not isinstance(batch, HeteroData)
     wanted: list[TensorAttr] = []
     for attr in store.get_all_tensor_attrs():

@@ -282,26 +282,24 @@ class Padding:
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
     """Convert PyG's sample to the engine's: the inverse of ``to_sampler_output``."""
     row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
-    if topology.hetero:
-        user, nodes, edges = topology.user_edge_type, out.num_sampled_nodes, out.num_sampled_edges
-        return SampledSubgraph(
-            node={t: _long(v) for t, v in out.node.items()},
-            row={t: _long(row[name]) for t, name in user.items()},
-            col={t: _long(col[name]) for t, name in user.items()},
-            edge_id={t: out.edge[name] for t, name in user.items()},
-            tree=None if out.batch is None else {t: _long(v) for t, v in out.batch.items()},
-            num_sampled_nodes=nodes,
-            num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
-        )
-    nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+    hetero, user = topology.hetero, topology.user_edge_type
+
+    def of_nodes(values: Any) -> Any:
+        return values if hetero or values is None else {HOMOGENEOUS_NODE: values}
+
+    def of_edges(values: Any) -> Any:
+        if values is None or not hetero:
+            return None if values is None else {HOMOGENEOUS_EDGE: values}
+        return {t: values[name] for t, name in user.items()}
+
     return SampledSubgraph(
-        node={HOMOGENEOUS_NODE: _long(out.node)},
-        row={HOMOGENEOUS_EDGE: _long(row)},
-        col={HOMOGENEOUS_EDGE: _long(col)},
-        edge_id={HOMOGENEOUS_EDGE: out.edge},
-        tree=None if out.batch is None else {HOMOGENEOUS_NODE: _long(out.batch)},
-        num_sampled_nodes=None if nodes is None else {HOMOGENEOUS_NODE: nodes},
-        num_sampled_edges=None if edges is None else {HOMOGENEOUS_EDGE: edges},
+        node={t: _long(v) for t, v in of_nodes(out.node).items()},
+        row={t: _long(v) for t, v in of_edges(row).items()},
+        col={t: _long(v) for t, v in of_edges(col).items()},
+        edge_id=of_edges(out.edge),
+        tree=None if out.batch is None else {t: _long(v) for t, v in of_nodes(out.batch).items()},
+        num_sampled_nodes=of_nodes(out.num_sampled_nodes),
+        num_sampled_edges=of_edges(out.num_sampled_edges),
     )
 
 

@@ -94,11 +94,7 @@ class Topology:
         return name
 
     def seed_time(self, time: Tensor, *, earliest: bool = False) -> Tensor:
-        """Times of seeds, ``[n]`` of any real dtype, as the graph's ``int64`` time keys: upper limits, or lower ones.
-
-        Raises:
-            GraphError: a time is NaN, or no number at all.
-        """
+        """Return times of seeds ``[n]``, of any real dtype, as ``int64`` time keys of the graph: upper or lower limits."""
         if not self.floating_time and time.is_floating_point():
             if bool(time.isnan().any()):
                 raise GraphError("Expected seed times that can be ordered, got NaN. Fill in or drop the missing times.")
@@ -109,12 +105,7 @@ class Topology:
 
 
 def read_data(data: PyGData) -> RawGraph:
-    """Read the edges of anything that PyG accepts as ``data``.
-
-    Raises:
-        InputError: an object of another class.
-        GraphError: missing or invalid edges.
-    """
+    """Read the edges of anything that PyG accepts as ``data``."""
     try:
         kind = DataType.from_data(data)
     except ValueError:
@@ -130,12 +121,7 @@ def read_data(data: PyGData) -> RawGraph:
 def build_topology(
     raw: RawGraph, *, time_attr: str | None, weight_attr: str | None, is_sorted: bool, backward: bool
 ) -> Topology:
-    """Compress a graph for sampling along its edges (from destinations to sources), or ``backward`` against them.
-
-    Raises:
-        GraphError: ids out of range, times or weights that are missing, of wrong length, NaN or negative.
-        CapacityError: the tables do not fit in memory.
-    """
+    """Compress a graph for sampling along its edges (from destinations to sources), or ``backward`` against them."""
     node_time, edge_time = _times(raw, _name("time_attr", time_attr))
     weight = _weights(raw, _name("weight_attr", weight_attr))
 
@@ -367,12 +353,7 @@ def _kind(value: object) -> str:
 
 
 def edge_list(edge_index: object) -> Tensor:
-    """Return an argument ``edge_index`` as a plain tensor ``[2, num_edges]`` of int64 or int32.
-
-    Raises:
-        InputError: anything but a tensor ``[2, num_edges]``; a mask.
-        GraphError: numbers that are no integers.
-    """
+    """Return an argument ``edge_index`` as a plain tensor ``[2, num_edges]`` of int64 or int32."""
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")

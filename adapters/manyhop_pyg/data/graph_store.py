@@ -79,9 +79,6 @@ def row_index(index: object, num_rows: int | None, name: str) -> Tensor | slice 
         index: a slice, an integer, or a tensor or array ``[count]`` of row numbers, or ``[num_rows] bool``.
         num_rows: of the tensor.
         name: of the tensor, for errors.
-
-    Raises:
-        FeatureError: anything else, or a single row that does not exist.
     """
     assert num_rows is not None
     if isinstance(index, slice):

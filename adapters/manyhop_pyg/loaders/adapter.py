@@ -205,11 +205,7 @@ class LinkSeeds(Seeds):
 
 
 def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:
-    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
-
-    Raises:
-        InputError: a sampler of the user's own, whose graph is not known.
-    """
+    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes."""
     topology = getattr(sampler, "topology", None)
     if not isinstance(topology, Topology):
         raise InputError(

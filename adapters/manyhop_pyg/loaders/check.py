@@ -19,18 +19,9 @@ from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
 from manyhop_pyg.samplers.spec import GivenNegatives, TypedNegatives, negatives_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
-_OF_CUGRAPH_PYG = {
-    "local_seeds_per_call": "loaders sample groups of batches ahead by themselves",
-    "compression": "batches are in the order of PyG's",
-    "temporal_comparison": "at all hops, times are at most that of the seed",
-}
-
 
 def check_torch_arguments(kwargs: dict[str, object]) -> None:
     """Remove arguments that Lightning passes back, and raise InputError for arguments that would be ignored."""
-    for name, instead in _OF_CUGRAPH_PYG.items():
-        if name in kwargs:
-            raise InputError(f"Expected no {name}, which is an argument of cuGraph-PyG: {instead}. Leave it out.")
     dataset = kwargs.pop("dataset", None)
     if not isinstance(dataset, SeedPositions | None):
         raise InputError(

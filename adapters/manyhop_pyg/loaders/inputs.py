@@ -27,11 +27,7 @@ EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
 
 
 def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id: object) -> NodeSamplerInput:
-    """Return seed nodes of one type, or of multiple types, ``{type: ids}``.
-
-    Raises:
-        InputError: as in :func:`node_input`; times or ids of other types.
-    """
+    """Return seed nodes of one type, or of multiple types, ``{type: ids}``."""
     if not isinstance(input_nodes, Mapping):
         for name, value in (("input_time", input_time), ("input_id", input_id)):
             if isinstance(value, Mapping):
@@ -53,9 +49,6 @@ def given_nodes(
         node_type: seed type of the loader, or a tuple of multiple types.
         device: GPU that samples: seeds of one type without times stay on their device and have no ``input_id``, which
             is then 0, 1, ...; ``None``: the CPU samples.
-
-    Raises:
-        InputError: no ids, other types, or times that do not fit.
     """
     by_type = seeds if not isinstance(seeds, Tensor) and isinstance(seeds, Mapping) else None
     if isinstance(node_type, tuple) != (by_type is not None):
@@ -94,11 +87,7 @@ def _together(each: Sequence[NodeSamplerInput], node_types: Iterable[NodeType]) 
 
 
 def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input_id: object) -> NodeSamplerInput:
-    """Return seed nodes of all nodes, ids or a mask, with a node type in heterogeneous graphs.
-
-    Raises:
-        InputError: an unknown node type, ids out of range, a mask of wrong length, times that do not fit.
-    """
+    """Return seed nodes of all nodes, ids or a mask, with a node type in heterogeneous graphs."""
     node_type, nodes = _split_type(data, input_nodes)
     num_nodes = number_of_nodes(data, node_type)
     if nodes is None:
@@ -133,9 +122,6 @@ def edge_input(
     """Return seed edges: all edges of a type, or pairs of nodes. Labels are raised by 1 if negatives need 0.
 
     For a dict, return seed edges of multiple types; labels, times and ids are then dicts, too.
-
-    Raises:
-        InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
     """
     if isinstance(edge_label_index, Mapping):
         if not edge_label_index:
@@ -180,11 +166,7 @@ def pairs_input(
     input_id: EdgeValues,
     neg_sampling: NegativeSampling | None,
 ) -> EdgeSamplerInput:
-    """Return seed edges of node pairs ``index``, the argument ``name``; ``sizes``: numbers of nodes, if known.
-
-    Raises:
-        InputError: ids out of range, labels or times of a wrong length.
-    """
+    """Return seed edges of node pairs ``index``, the argument ``name``; ``sizes``: numbers of nodes, if known."""
     index = as_tensor(name, index)
     if index.dim() != 2 or index.size(0) != 2:
         raise InputError(f"Expected {name} of shape [2, num_edges], got {list(index.shape)}.")

@@ -174,10 +174,6 @@ def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | Non
         data: data of the loader.
         given: sampler to use instead of one built from the arguments; ``None``: build one.
         **arguments: arguments of :class:`NeighborSampler`.
-
-    Raises:
-        InputError: arguments that do not make sense or do not fit the graph.
-        GraphError: a topology, times or weights that are wrong.
     """
     sampler = NeighborSampler(data, **arguments) if given is None else given
     for name, value in {**arguments, "neighbor_sampler": sampler}.items():
@@ -186,11 +182,7 @@ def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | Non
 
 
 def check_device(device: torch.device | str | None, placement: object) -> torch.device | None:
-    """Return the device that the user names; ``None``: the one that the process uses.
-
-    Raises:
-        InputError: no device, an unavailable GPU, or a placement that is wrong or for a CPU.
-    """
+    """Return the device that the user names; ``None``: the one that the process uses."""
     check_placement(placement, None)
     if device is None:
         return None

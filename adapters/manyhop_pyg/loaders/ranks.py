@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import InputError
 from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
-from manyhop.graph import EdgeType
 from manyhop.loading import count_traffic, graph_facts, plain, rows_fact
 from manyhop.loading.keys import first_batches
 from manyhop.loading.pipeline import BatchPlan, Lockstep, exchanging
@@ -26,6 +24,7 @@ from manyhop_pyg.samplers.subgraphs import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 
 # Arguments of the loaders, which keep them under the same names.
+_OF_LINKS = ("neg_sampling", "exclude_true_negatives", "exclude_seed_edges", "reverse_eids", "reverse_etypes")
 _ARGUMENTS = (
     "uneven",
     "pad",
@@ -42,14 +41,8 @@ _ARGUMENTS = (
     "weight_attr",
     "time_window",
     "directed",
-    "neg_sampling",
-    "exclude_true_negatives",
-    "exclude_seed_edges",
-    "reverse_eids",
-    "reverse_etypes",
+    *_OF_LINKS,
 )
-
-_OF_LINKS = ("neg_sampling", "exclude_true_negatives", "exclude_seed_edges", "reverse_eids", "reverse_etypes")
 
 # Fields of PyG's sampler inputs, and the arguments that they come from.
 _INPUTS = {
@@ -77,7 +70,8 @@ class LoaderFacts:
         own = vars(loader)
         facts: dict[str, object] = {name: plain(own[name]) for name in _ARGUMENTS if name in own}
         facts |= plain(self.of_state())
-        facts["edge ids"] = plain(_edge_ids(self._sampler))
+        topology = _topology(self._sampler)
+        facts["edge ids"] = plain({} if topology is None else topology.graph.edge_ids())
         return facts | _features(loader.data)
 
     def of_state(self) -> dict[str, object]:
@@ -98,11 +92,6 @@ class LoaderFacts:
             facts |= graph_facts(topology.graph)
         inputs = vars(loader.input_data)
         return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}
-
-
-def _edge_ids(sampler: BaseSampler) -> Mapping[EdgeType, Tensor | None]:
-    topology = _topology(sampler)
-    return {} if topology is None else topology.graph.edge_ids()
 
 
 def _topology(sampler: BaseSampler) -> Topology | None:

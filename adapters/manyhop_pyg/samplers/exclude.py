@@ -75,11 +75,7 @@ def make_exclusion(
     reverse_eids: ReverseIds | None,
     reverse_etypes: Mapping[EdgeType, EdgeType] | None,
 ) -> Exclusion | None:
-    """Return the exclusion of a loader's arguments; ``None``: no edges.
-
-    Raises:
-        InputError: arguments that contradict each other or do not fit the sampler.
-    """
+    """Return the exclusion of a loader's arguments; ``None``: no edges."""
     if mode is not None and mode not in _MODES:
         raise InputError(f"Expected exclude_seed_edges to be None or one of {_MODES}, got {mode!r}.")
     for name, given, wanted in (

@@ -128,10 +128,6 @@ class SeedRequests:
 
         Args:
             time: ``[n]``, or ``[n, 2]``: the earliest and the latest time.
-
-        Raises:
-            InputError: windows that end before they start, or together with ``time_window``.
-            GraphError: a time that is NaN.
         """
         start, topology = None, self._topology
         if time.dim() == 2:

@@ -50,11 +50,7 @@ class SeedEdges(Generic[EngineT]):
     def prepare(
         self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> EngineT:
-        """Return the engine's sampler for an edge type (``None`` in homogeneous graphs) and negatives.
-
-        Raises:
-            InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
-        """
+        """Return the engine's sampler for an edge type (``None`` in homogeneous graphs) and negatives."""
         n, edge_type = neg_sampling, self._edge_type(input_type)
         cache_key: tuple[Hashable, ...] = (edge_type, exclude_true)
         if n is not None:

@@ -180,11 +180,7 @@ def make_spec(
     temporal: Literal["uniform", "last"] | None,
     weighted: bool,
 ) -> NeighborSpec:
-    """Return the engine's spec, with the edge types of the topology.
-
-    Raises:
-        InputError: fanouts that do not fit the graph, or arguments that contradict each other.
-    """
+    """Return the engine's spec, with the edge types of the topology."""
     subgraph = SubgraphType(subgraph_type).value
     reverse = None
     if subgraph == "bidirectional":
@@ -299,11 +295,7 @@ def _flip(edge_type: EdgeType) -> EdgeType:
 
 
 def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
-    """Convert anything that PyG accepts, or a dict of it by edge type, to ``NegativeSampling``.
-
-    Raises:
-        InputError: anything else.
-    """
+    """Convert anything that PyG accepts, or a dict of it by edge type, to ``NegativeSampling``."""
     if isinstance(neg_sampling, Mapping) and any(isinstance(key, tuple) for key in neg_sampling):
         parts = {edge_type: as_negative_sampling(of_type) for edge_type, of_type in neg_sampling.items()}
         for edge_type in [t for t, of_type in parts.items() if of_type is None]:

@@ -42,9 +42,6 @@ class Needed(NamedTuple):
 
         Args:
             x: ``[num_nodes, num_channels]``, or a pair of these.
-
-        Raises:
-            InputError: there are fewer rows.
         """
         src, dst = (x, x) if isinstance(x, Tensor) else x
         if src is dst and torch.is_grad_enabled() and _checked(src, max(self.num_src, self.num_dst)).requires_grad:
@@ -53,11 +50,7 @@ class Needed(NamedTuple):
         return _first(src, self.num_src), _first(dst, self.num_dst)
 
     def edges(self, value: object, edge_index: Tensor) -> Tensor | None:
-        """Return the first rows of an argument that has one per edge, or ``None``.
-
-        Raises:
-            InputError: it is anything else.
-        """
+        """Return the first rows of an argument that has one per edge, or ``None``."""
         if value is None:
             return None
         if not isinstance(value, Tensor) or value.shape[:1] != edge_index.shape[1:]:
@@ -117,11 +110,7 @@ class Trim:
         self._begin(running=False)
 
     def needed(self, layer: torch.nn.Module, edge_index: Adj) -> Needed | None:
-        """Return what the next call of a layer needs; ``None``: everything, without trimming.
-
-        Raises:
-            InputError: previous layers were trimmed, and this one cannot be.
-        """
+        """Return what the next call of a layer needs; ``None``: everything, without trimming."""
         if not self._running:
             if layer.training:
                 self._log("layers are called outside of a call of the model that was passed to accelerate")

@@ -143,7 +143,25 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         return made
 
 
-class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is untyped
+class _WalkModel:
+    """What both models pass to their loader."""
+
+    embedding: torch.nn.Embedding
+    _walks: Walker
+
+    def _walker(self) -> Walker:
+        return self._walks
+
+    def _facts(self) -> tuple[Walker, dict[str, int]]:
+        """Return the current walker, and other numbers that samples depend on, by name."""
+        names = ("context_size", "walks_per_node", "num_negative_samples")
+        return self._walker(), {name: int(getattr(self, name)) for name in names}
+
+    def _device(self) -> torch.device:
+        return self.embedding.weight.device
+
+
+class Node2Vec(torch_geometric.nn.Node2Vec, _WalkModel):  # type: ignore[misc]  # PyG is untyped
     """Learn embeddings from random walks (arXiv 1607.00653): PyG's ``Node2Vec``, without pyg-lib and torch-cluster.
 
     Walks follow edges from source to destination and stay at nodes without out-edges. If the model is on the CPU, they
@@ -255,18 +273,11 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
             self._walks = Walker(self._walks.graph, self._spec())
         return self._walks
 
-    def _facts(self) -> tuple[Walker, dict[str, int]]:
-        return self._walker(), _numbers(self)
-
-    def _device(self) -> torch.device:
-        device: torch.device = self.embedding.weight.device
-        return device
-
     def _spec(self) -> WalkSpec:
         return WalkSpec(steps=(HOMOGENEOUS_EDGE,) * self.walk_length, p=self.p, q=self.q)
 
 
-class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
+class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec, _WalkModel):  # type: ignore[misc]
     """Learn embeddings from walks along a metapath: PyG's ``MetaPath2Vec``, with one kernel per batch.
 
     A walk that cannot continue visits the dummy node, as in PyG. Walks run on the same device and with the same keys as
@@ -351,13 +362,6 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         drawn = self._negatives.sample(WalkRequest(key=next_key(), start=start))
         return _windows(drawn + self.offset.to(drawn.device), self.context_size)
 
-    def _facts(self) -> tuple[Walker, dict[str, int]]:
-        return self._walks, _numbers(self)
-
-    def _device(self) -> torch.device:
-        device: torch.device = self.embedding.weight.device
-        return device
-
 
 def _check_metapath(edges: Mapping[EdgeType, object], metapath: Sequence[EdgeType], walk_length: int) -> None:
     """Raise InputError unless walks of this length can follow the metapath."""
@@ -384,12 +388,6 @@ def _count_nodes(edges: Mapping[EdgeType, Tensor]) -> dict[NodeType, int]:
         for node_type, ids in zip(edge_type[::2], ends, strict=True):
             num_nodes[node_type] = max(num_nodes.get(node_type, 0), nodes_in(ids))
     return num_nodes
-
-
-def _numbers(model: Node2Vec | MetaPath2Vec) -> dict[str, int]:
-    """Return numbers that samples depend on, except the walks, by name."""
-    names = ("context_size", "walks_per_node", "num_negative_samples")
-    return {name: int(getattr(model, name)) for name in names}
 
 
 def _windows(walks: Tensor, size: int) -> Tensor:
