@@ -94,7 +94,7 @@ class Topology:
         return name
 
     def seed_time(self, time: Tensor, *, earliest: bool = False) -> Tensor:
-        """Return times of seeds ``[n]``, of any real dtype, as ``int64`` time keys of the graph: upper or lower limits."""
+        """Return times of seeds ``[n]``, of any real dtype, as ``int64`` time keys: upper limits, or lower ones."""
         if not self.floating_time and time.is_floating_point():
             if bool(time.isnan().any()):
                 raise GraphError("Expected seed times that can be ordered, got NaN. Fill in or drop the missing times.")
