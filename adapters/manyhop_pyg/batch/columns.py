@@ -35,15 +35,7 @@ class Column(NamedTuple):
 
 
 class StorePlan:
-    """Plan for the attributes of one of PyG's storages.
-
-    Args:
-        data: owner of the storage.
-        store: the storage.
-        edges: whether the storage may hold edges.
-        device: device of the batches; ``None``: each attribute stays on its device.
-        placed: returns the source of an attribute's rows.
-    """
+    """Plan for the attributes of one of PyG's storages."""
 
     def __init__(
         self, data: Batch, store: BaseStorage, edges: bool, device: torch.device | None, placed: Placed

@@ -206,15 +206,7 @@ def _follow_data(plan: DataPlan, batch: Batch) -> None:
 
 
 def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, *, transformed: bool) -> None:
-    """Set sizes and, for manyhop's samplers, the order of a batch's ``EdgeIndex``.
-
-    Args:
-        plan: plan of the data.
-        batch: joined with its features.
-        out: the sample.
-        sampler: created the sample.
-        transformed: whether the user has changed the sample.
-    """
+    """Set sizes and, for manyhop's samplers, the order of a batch's ``EdgeIndex``."""
     order = None if transformed else order_of(sampler)
     undirected = order is not None and sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
     for edge_type in plan.edge_index_types:
@@ -232,14 +224,7 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
 
 
 def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSampler, *, transformed: bool) -> None:
-    """Note on edges of batches that they are sorted by destination, as far as the sampler is known to do so.
-
-    Args:
-        batches: of :func:`wrap_edges`.
-        outs: their samples.
-        sampler: made the samples.
-        transformed: whether the user has changed the samples.
-    """
+    """Note on edges of batches that they are sorted by destination, as far as the sampler is known to do so."""
     if transformed or order_of(sampler) != "col":
         return
     for batch, out in zip(batches, outs, strict=True):

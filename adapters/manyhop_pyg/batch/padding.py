@@ -75,16 +75,7 @@ class _Marks(NamedTuple):
 
 
 class Padding:
-    """Pads the batches of one loader. Thread-safe.
-
-    Args:
-        topology: the sampled graph.
-        inputs: all seeds of the loader.
-        batch_size: seeds per batch.
-        outs: samples of some batches, which determine the first sizes.
-        device: GPU of the batches; ``None``: the CPU.
-        neg_sampling: negatives of seed edges.
-    """
+    """Pads the batches of one loader. Thread-safe."""
 
     def __init__(
         self,

@@ -34,12 +34,6 @@ from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
 class NodeSetLoader(NodeLoader):
     """A loader whose seeds are numbers of node sets: 0, 1, ...
 
-    Args:
-        data: homogeneous data.
-        sampler: samples the subgraphs.
-        num_sets: number of seeds.
-        kwargs: the user's arguments for :class:`NodeLoader`.
-
     Raises:
         InputError: arguments that define the nodes of a batch.
     """

@@ -147,11 +147,6 @@ def keeps_arguments(init: InitT) -> InitT:
 def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, Any]) -> tuple[bool, bool]:
     """Call torch's constructor of a loader over ``range(num_items)``.
 
-    Args:
-        loader: object of a subclass of torch's ``DataLoader``, with a method ``collate_fn``.
-        num_items: number of seeds.
-        kwargs: the user's arguments for torch; may be changed.
-
     Returns:
         Whether items are shuffled, and whether the loader determines their order, not the user's sampler.
     """
@@ -167,14 +162,7 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
 
 
 def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:
-    """Return the sampler of a loader, and store it and its arguments as attributes, which Lightning reads.
-
-    Args:
-        loader: gets an attribute for each argument, and ``neighbor_sampler``.
-        data: data of the loader.
-        given: sampler to use instead of one built from the arguments; ``None``: build one.
-        **arguments: arguments of :class:`NeighborSampler`.
-    """
+    """Return the sampler of a loader, and store it and its arguments as attributes, which Lightning reads."""
     sampler = NeighborSampler(data, **arguments) if given is None else given
     for name, value in {**arguments, "neighbor_sampler": sampler}.items():
         setattr(loader, name, value)

@@ -46,11 +46,7 @@ class Exclusion:
             ids.tables()
 
     def of(self, index: EdgeSamplerInput) -> dict[EdgeType, Tensor]:
-        """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have.
-
-        Args:
-            index: its seed edges.
-        """
+        """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have."""
         found: dict[EdgeType, list[Tensor]] = {}
         for edge_type, part in parts_of(index).items():
             ends = (part.col, part.row) if self._topology.backward else (part.row, part.col)

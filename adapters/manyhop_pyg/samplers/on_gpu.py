@@ -37,13 +37,7 @@ _MOST_BYTES = 64 << 20  # of all inputs; more are looked up on the host
 
 
 class GPUInputs:
-    """The columns of a loader's inputs on a GPU.
-
-    Args:
-        given: the inputs.
-        columns: their tensors, by name.
-        positions: which inputs are in a batch.
-    """
+    """The columns of a loader's inputs on a GPU."""
 
     def __init__(self, given: Inputs, columns: dict[str, Tensor], positions: GPUPositions) -> None:
         self._given, self._positions = given, positions
@@ -60,13 +54,7 @@ class GPUInputs:
 
 
 class InputGroup(Sequence[Inputs]):
-    """Concatenated inputs of multiple batches; the inputs of one batch are created on access.
-
-    Args:
-        given: inputs of the same class.
-        columns: tensors on the GPU, by name.
-        sizes: number of inputs of each batch.
-    """
+    """Concatenated inputs of multiple batches; the inputs of one batch are created on access."""
 
     def __init__(self, given: Inputs, columns: dict[str, Tensor], sizes: list[int]) -> None:
         self._given, self.columns, self.sizes = given, columns, sizes
@@ -125,13 +113,7 @@ Finish: TypeAlias = Callable[[], list[Sample]]
 
 
 class GPUSampling:
-    """A sampler's work on one GPU. Safe to call from several threads.
-
-    Args:
-        sampler: whose topology it is.
-        device: the GPU.
-        where: the memory that the GPU reads the topology from.
-    """
+    """A sampler's work on one GPU. Safe to call from several threads."""
 
     def __init__(self, sampler: OwnSampler, device: torch.device, where: Place) -> None:
         self.device = device
@@ -180,13 +162,7 @@ class GPUSampling:
         inputs: Sequence[NodeSamplerInput],
         keys: Sequence[BatchKey],
     ) -> Finish:
-        """Enqueue the sampling around seed nodes, of several batches, on the current stream.
-
-        Args:
-            sampler: that of this object.
-            inputs: of each batch.
-            keys: of each batch.
-        """
+        """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
         metadata: list[Metadata]
         if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):

@@ -137,11 +137,7 @@ def edge_metadata(
 
 
 class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``EdgeSamplerInput`` for seed edges of multiple types, type by type.
-
-    Args:
-        parts: edge type -> its seed edges.
-    """
+    """PyG's ``EdgeSamplerInput`` for seed edges of multiple types, type by type."""
 
     def __init__(self, parts: Mapping[EdgeType, EdgeSamplerInput]) -> None:
         each = list(parts.values())

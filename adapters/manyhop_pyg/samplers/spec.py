@@ -131,9 +131,6 @@ class EdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
 class TypedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``NegativeSampling`` by seed edge type.
 
-    Args:
-        of_types: edge type -> its negatives; all binary, or all triplets.
-
     Raises:
         InputError: both kinds, or no type.
     """

@@ -26,12 +26,6 @@ class EgoSampler(NeighborSampler):
     """Samples the neighbourhood of each seed for itself, with all edges inside: the subgraphs of ShaDow-GNN.
 
     The nodes of a sample are sorted by subgraph, the seed of each first, the edges by destination.
-
-    Args:
-        data: without types.
-        depth: number of hops.
-        num_neighbors: neighbours per node; -1: all.
-        replace: sample with replacement.
     """
 
     def __init__(self, data: PyGData, depth: int, num_neighbors: int, *, replace: bool) -> None:

@@ -87,12 +87,7 @@ class Trim:
         self._begin(running=True)
 
     def end(self, model: torch.nn.Module, out: object) -> None:
-        """End it.
-
-        Args:
-            model: that was called.
-            out: its output; ``None`` if it failed.
-        """
+        """End it."""
         error = sys.exception() if out is None else None
         if error is not None:
             if self._trimmed and not isinstance(error, InputError):
