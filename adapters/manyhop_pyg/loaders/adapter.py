@@ -61,10 +61,7 @@ class LoaderView(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class Seeds:
-    """The ``SeedSource`` of a loader: its sampler and inputs, as of now.
-
-    A loader has one of the classes derived from it.
-    """
+    """The ``SeedSource`` of a loader: its sampler and inputs, as of now."""
 
     sampler: BaseSampler
     given: Inputs
@@ -77,6 +74,9 @@ class Seeds:
     gpu: GPURuntime | None
     transform: Transform | None
     """The user's function of samples."""
+    neg_sampling: NegativeSampling | None = None
+    exclude_true: bool = False
+    exclusion: Exclusion | None = None
 
     @property
     def graph(self) -> Graph | None:
@@ -146,62 +146,28 @@ class Seeds:
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Launch the sampling around the inputs of multiple batches."""
-        raise NotImplementedError
-
-    def _call(self, inputs: Inputs) -> Sample:
-        """Call the sampler."""
-        raise NotImplementedError
+        if self.of_nodes:
+            return sampling.begin_nodes(self.sampler, inputs, keys)
+        return sampling.begin_edges(
+            self.sampler, inputs, keys, self.neg_sampling, exclude_true=self.exclude_true, exclusion=self.exclusion
+        )
 
     @ranged("sample")
     def around(self, inputs: Inputs) -> Sample:
         """Sample around some inputs, on the GPU if that samples."""
         if self.gpu is not None and self.gpu.sampling is not None:
             return self.begin(self.gpu.sampling, [inputs], [next_key()])()[0]
-        return self._call(inputs)
+        if self.of_nodes:
+            return self.sampler.sample_from_nodes(inputs)
+        own: dict[str, object] = {"exclude_true": True} if self.exclude_true else {}
+        if self.exclusion is not None:
+            own["exclude"] = self.exclusion.of(inputs)
+        return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling, **own)
 
     def sample(self, positions: Positions) -> Sample:
         """Sample around the inputs at some positions, transformed."""
         out = self.around(self.at(positions))
         return out if self.transform is None else self.transform(out)
-
-
-class NodeSeeds(Seeds):
-    """Seed nodes."""
-
-    __slots__ = ()
-
-    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Launch the sampling around the inputs of multiple batches."""
-        return sampling.begin_nodes(self.sampler, inputs, keys)
-
-    def _call(self, inputs: Inputs) -> Sample:
-        return self.sampler.sample_from_nodes(inputs)
-
-
-@dataclass(kw_only=True, slots=True)
-class LinkSeeds(Seeds):
-    """Seed edges."""
-
-    neg_sampling: NegativeSampling | None
-    exclude_true: bool
-    exclusion: Exclusion | None
-
-    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Launch the sampling around the inputs of multiple batches."""
-        return sampling.begin_edges(
-            self.sampler,
-            inputs,
-            keys,
-            self.neg_sampling,
-            exclude_true=self.exclude_true,
-            exclusion=self.exclusion,
-        )
-
-    def _call(self, inputs: Inputs) -> Sample:
-        own: dict[str, object] = {"exclude_true": True} if self.exclude_true else {}
-        if self.exclusion is not None:
-            own["exclude"] = self.exclusion.of(inputs)
-        return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling, **own)
 
 
 def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:

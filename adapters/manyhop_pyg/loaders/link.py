@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import torch
 import torch_geometric.loader
@@ -17,7 +17,6 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
-from manyhop_pyg.loaders.adapter import LinkSeeds
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
@@ -179,14 +178,13 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _seed_sampler(self) -> BaseSampler:
         return self.link_sampler
 
-    def _seeds(self) -> LinkSeeds:
-        options = self._seed_options() | {"on_host": self._exclusion is not None}  # which looks up edge ids there
-        return LinkSeeds(
-            neg_sampling=self.neg_sampling,
-            exclude_true=self.exclude_true_negatives,
-            exclusion=self._exclusion,
-            **options,
-        )
+    def _seed_options(self) -> dict[str, Any]:
+        return super()._seed_options() | {
+            "neg_sampling": self.neg_sampling,
+            "exclude_true": self.exclude_true_negatives,
+            "exclusion": self._exclusion,
+            "on_host": self._exclusion is not None,  # which looks up edge ids there
+        }
 
     def _can_distribute(self) -> bool:
         if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:

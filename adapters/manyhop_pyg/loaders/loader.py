@@ -218,7 +218,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _seeds(self) -> Seeds:
         """Return the seeds and how to sample around them, as of now."""
-        raise NotImplementedError
+        return Seeds(**self._seed_options())
 
     def _seed_options(self) -> dict[str, Any]:
         """Return the arguments of :class:`Seeds`."""

@@ -15,7 +15,6 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
-from manyhop_pyg.loaders.adapter import NodeSeeds
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
@@ -144,9 +143,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     @property
     def _seed_sampler(self) -> BaseSampler:
         return self.node_sampler
-
-    def _seeds(self) -> NodeSeeds:
-        return NodeSeeds(**self._seed_options())
 
     def _can_distribute(self) -> bool:
         suits = isinstance(self.node_sampler, NeighborSampler) and suits_cugraph(self.node_sampler.spec)
