@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch_geometric.loader
 import torch_geometric.nn
 import torch_geometric.sampler
 import torch_geometric.utils
 
 from manyhop.loading import Swap
-from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
-from manyhop_pyg.loaders.node import HGTLoader, NeighborLoader, NodeLoader
-from manyhop_pyg.loaders.node_sets import ClusterData, ClusterLoader
-from manyhop_pyg.loaders.subgraphs import (
-    GraphSAINTEdgeSampler,
-    GraphSAINTNodeSampler,
-    GraphSAINTRandomWalkSampler,
-    ShaDowKHopSampler,
-)
-from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
-from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.loaders import link, node, node_sets, subgraphs
+from manyhop_pyg.samplers import bidirectional, hgt, neighbor
 from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
+_REPLACED: list[tuple[object, object, Sequence[str]]] = [
+    (torch_geometric.loader, node, ("NodeLoader", "NeighborLoader", "HGTLoader")),
+    (torch_geometric.loader, link, ("LinkLoader", "LinkNeighborLoader")),
+    (torch_geometric.loader, subgraphs, ("ShaDowKHopSampler", "GraphSAINTNodeSampler", "GraphSAINTEdgeSampler")),
+    (torch_geometric.loader, subgraphs, ("GraphSAINTRandomWalkSampler",)),
+    (torch_geometric.loader, node_sets, ("ClusterData", "ClusterLoader")),
+    (torch_geometric.sampler, neighbor, ("NeighborSampler",)),
+    (torch_geometric.sampler, hgt, ("HGTSampler",)),
+    (torch_geometric.sampler, bidirectional, ("BidirectionalNeighborSampler",)),  # not in PyG 2.6
+]
 _PAIRS: list[tuple[object, object]] = [
-    (torch_geometric.loader.NodeLoader, NodeLoader),
-    (torch_geometric.loader.NeighborLoader, NeighborLoader),
-    (torch_geometric.loader.LinkLoader, LinkLoader),
-    (torch_geometric.loader.LinkNeighborLoader, LinkNeighborLoader),
-    (torch_geometric.loader.HGTLoader, HGTLoader),
-    (torch_geometric.loader.ShaDowKHopSampler, ShaDowKHopSampler),
-    (torch_geometric.loader.GraphSAINTNodeSampler, GraphSAINTNodeSampler),
-    (torch_geometric.loader.GraphSAINTEdgeSampler, GraphSAINTEdgeSampler),
-    (torch_geometric.loader.GraphSAINTRandomWalkSampler, GraphSAINTRandomWalkSampler),
-    (torch_geometric.loader.ClusterData, ClusterData),
-    (torch_geometric.loader.ClusterLoader, ClusterLoader),
-    (torch_geometric.sampler.NeighborSampler, NeighborSampler),
-    (torch_geometric.sampler.HGTSampler, HGTSampler),
+    *((getattr(theirs, n), getattr(ours, n)) for theirs, ours, names in _REPLACED for n in names if hasattr(theirs, n)),
     (torch_geometric.nn.Node2Vec, Node2Vec),
     (torch_geometric.nn.MetaPath2Vec, MetaPath2Vec),
     (torch_geometric.utils.get_ppr, get_ppr),
 ]
-if hasattr(torch_geometric.sampler, "BidirectionalNeighborSampler"):  # not in PyG 2.6
-    _PAIRS.append((torch_geometric.sampler.BidirectionalNeighborSampler, BidirectionalNeighborSampler))
 
 # It only checks isinstance of PyG's loaders, which includes manyhop's and classes derived from PyG's earlier.
 _ONLY_ASKS = "torch_geometric.nn.models.basic_gnn"

@@ -288,10 +288,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
 
     def __getstate__(self) -> dict[str, object]:
-        state = self.__dict__.copy()
-        for made_anew in ("engine", "seed_edges", "spec", "gpu_samplings"):
-            del state[made_anew]
-        return state
+        made_anew = ("engine", "seed_edges", "spec", "gpu_samplings")
+        return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)

@@ -42,8 +42,8 @@ def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
     )
 
 
-class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
-    """Overrides of PyG's methods; falls back to these."""
+class _Trimmed(MessagePassing):  # type: ignore[misc]  # PyG is untyped
+    """Runs PyG's code on the needed rows and edges."""
 
     segment_edges: PassEdges
 
@@ -51,12 +51,20 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         """Keep the class: PyG would replace ``propagate`` by generated code when a layer is copied."""
 
     def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
-        """Run PyG's code on the needed rows and edges."""
+        """Run the layer on the needed rows and edges."""
         needed, edges = self.segment_edges.trimmed(self, edge_index)
         if needed is not None:
             x = needed.nodes(x)
             args, kwargs = needed.arguments(args, kwargs, edge_index)
-        return super().forward(x, edges, *args, **kwargs)
+        return self.run(x, edges, *args, **kwargs)
+
+    def run(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
+        """Run PyG's code."""
+        return super().forward(x, edge_index, *args, **kwargs)
+
+
+class _BySegments(_Trimmed):
+    """Overrides of PyG's methods; falls back to these."""
 
     def propagate(self, edge_index: Adj, size: Size = None, **kwargs: Any) -> Tensor:
         """Aggregate the rows of sources at destinations."""
@@ -164,24 +172,15 @@ Shares: TypeAlias = "tuple[Tensor, Tensor | None]"
 """Attention of edges and self loops; see :func:`manyhop_train.aggregation.normalize`."""
 
 
-class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
+class _Attention(_Trimmed):
     """Overrides of PyG's methods with a fallback to them. Self loops are not edges, as their number is unknown."""
 
     add_self_loops: bool
-    segment_edges: PassEdges
     _loops: bool | None = None
     """Whether there are self loops; ``None``: PyG's code runs."""
 
-    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """Keep the class; see ``_BySegments``."""
-
-    def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
+    def run(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
         """Let PyG project rows, and attend over segments."""
-        needed, edges = self.segment_edges.trimmed(self, edge_index)
-        if needed is not None:
-            x = needed.nodes(x)
-            args, kwargs = needed.arguments(args, kwargs, edge_index)
-        edge_index = edges
         pair = (x, x) if isinstance(x, Tensor) else x
         if (
             any(value is not None for value in (*args, *kwargs.values()))  # attributes of edges, weights to return
@@ -191,10 +190,10 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
             or self._edge_update_forward_pre_hooks
             or self._edge_update_forward_hooks
         ):
-            return super().forward(x, edge_index, *args, **kwargs)
+            return super().run(x, edge_index, *args, **kwargs)
         self._loops, self.add_self_loops = self.add_self_loops, False
         try:
-            return super().forward(x, edge_index)
+            return super().run(x, edge_index)
         finally:
             self.add_self_loops, self._loops = self._loops, None
 
