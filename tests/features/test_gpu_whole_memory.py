@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused(stand_in, monkeypatch):
     memory = WholeMemory((10, 2), torch.float32, kind="distributed", name="x")
     with pytest.raises(InputError, match="which is distributed"):
         _ = memory.whole
-    with pytest.raises(FeatureError, match="its 10 rows, each once, got rows 0 to 9"):
+    with pytest.raises(FeatureError, match="parts of x with its 10 rows, got rows"):
         memory.put(torch.zeros(9, 2), 0)
     with pytest.raises(FeatureError, match=r"for x, got \[10, 3\] and torch.float32"):
         memory.copy_from(torch.zeros(10, 3))

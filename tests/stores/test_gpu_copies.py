@@ -52,7 +52,7 @@ def test_what_is_spread_ends_with_the_run_and_copies_do_not():
 
 
 def test_memory_that_is_resident_on_all_ranks(monkeypatch):
-    memory = SimpleNamespace(whole=torch.ones(3, 2))
+    memory = SimpleNamespace(whole=torch.ones(3, 2), copy_from=lambda rows: None)
     monkeypatch.setattr(spread, "make_memory", lambda *_: memory)
     x, device = torch.arange(6.0).view(3, 2), torch.device("cpu")
     rows = spread.SpreadRows.of(x, "sharded", "x", 1.0)

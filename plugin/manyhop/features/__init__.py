@@ -22,7 +22,7 @@ from manyhop.features.exchange.spread import node_memory, spread
 from manyhop.features.gathering import Exchanging, gather
 from manyhop.features.requests import Checks, RowRequest
 from manyhop.features.sources import CachedRows, DistributedRows, HotRows, ShardedRows, Shards
-from manyhop.features.visits import GPUVisits, Visits, keep_hot, keep_on_nodes, rows_wanted
+from manyhop.features.visits import Visits, keep_hot, keep_on_nodes, rows_wanted
 from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
 from manyhop.system import triton_compiler
 
@@ -41,7 +41,6 @@ __all__ = [
     "Exchanging",
     "FileCache",
     "GPUExchange",
-    "GPUVisits",
     "HotRows",
     "PinnedPool",
     "RowExchange",

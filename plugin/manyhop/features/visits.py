@@ -115,10 +115,6 @@ class Visits:
         return [ids[order[number[order] == k]] for k in range(len(groups))]
 
 
-GPUVisits = Visits
-"""Name of ``Visits`` in earlier versions."""
-
-
 def keep_hot(hottest: Sequence[tuple[list[Any], Tensor]], device: torch.device) -> dict[int, CachedRows]:
     """Copy rows to a GPU.
 

@@ -135,6 +135,12 @@ def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list
     control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
     every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
     parts = [range(other["begin"], other["end"]) for other in every]
+    check_parts(parts, what)
+    return parts
+
+
+def check_parts(parts: Sequence[range], what: str) -> int:
+    """Return the number of rows of all parts together; FeatureError if they do not follow each other."""
     end = 0
     for p in sorted((p for p in parts if p), key=lambda p: p.start):
         if p.start != end:
@@ -143,7 +149,7 @@ def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list
                 f"rows {p.start} to {p.stop} where row {end} is expected. Pass every row on one rank."
             )
         end = p.stop
-    return parts
+    return end
 
 
 def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, width: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
+from manyhop.features.exchange.spread import check_parts
 from manyhop.features.sources import DistributedRows
 from manyhop.features.whole_memory.communicators import binding, communicator, require_contexts, require_room
 from manyhop.features.whole_memory.partition import Division, Kind, copy_overlap, read_rows, send_rows
@@ -196,7 +197,8 @@ class WholeMemory:
         facts = {"begin": begin, "end": begin + len(part)}
         every = control.exchange(f"parts of {self._name}", facts, timeout=self._timeout)
         parts = [range(every[rank]["begin"], every[rank]["end"]) for rank in self._ranks]
-        self._require_all_rows(parts)
+        if check_parts(parts, self._name) != self.shape[0]:
+            raise FeatureError(f"Expected parts of {self._name} with its {self.shape[0]} rows, got rows {parts}.")
         shards = self.division.shards
         if self.division.kind == "distributed":
             wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
@@ -267,18 +269,6 @@ class WholeMemory:
             raise FeatureError(
                 f"Expected {what} to have the shape {list(self.shape)} and {self.dtype} for {self._name}, got "
                 f"{list(shape)} and {dtype}."
-            )
-
-    def _require_all_rows(self, parts: Sequence[range]) -> None:
-        end = 0
-        for part in sorted((part for part in parts if part), key=lambda part: part.start):
-            if part.start != end:
-                break
-            end = part.stop
-        if end != self.shape[0]:
-            got = ", ".join(f"{part.start} to {part.stop}" for part in parts)
-            raise FeatureError(
-                f"Expected the parts of {self._name} to be its {self.shape[0]} rows, each once, got rows {got}."
             )
 
 

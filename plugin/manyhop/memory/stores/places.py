@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRow
 from manyhop.files import Rows
 from manyhop.memory.places import GRAPH_PLACES, SPREAD_PLACES, STORE_PLACES, Place, check_place
 from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
-from manyhop.memory.stores.spread import hold
+from manyhop.memory.stores.spread import hold, make_memory
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
@@ -68,6 +68,16 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
     return _there(found, place)
 
 
+def _there(device: torch.device, place: str) -> torch.device:
+    """Return a GPU, if it exists."""
+    if not (device.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
+            "found. Keep the rows in host memory: placement='shared'."
+        )
+    return device
+
+
 def leaves_host(place: Place, device: Any) -> bool:
     """Return whether data that a node shares moves on to GPUs or over nodes.
 
@@ -78,16 +88,6 @@ def leaves_host(place: Place, device: Any) -> bool:
     if place in ("process", "mapped"):
         raise InputError(f"Expected a placement that ranks share, got {place!r}. Call load() without share().")
     return not on_host or place not in ("shared", "auto")
-
-
-def _there(device: torch.device, place: str) -> torch.device:
-    """Return a GPU, if it exists."""
-    if not (device.index or 0) < torch.cuda.device_count():
-        raise InputError(
-            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
-            "found. Keep the rows in host memory: placement='shared'."
-        )
-    return device
 
 
 def rows_in(place: Place, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
@@ -117,10 +117,8 @@ def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
     """Return the rows of a memory over GPUs as a store holds them."""
     if memory.division.kind == "distributed":
         distributed = memory.rows()
-        hold(distributed, "device" if distributed.is_whole else "distributed")
-        return distributed
-    hold(memory.whole, "sharded")
-    return memory.whole
+        return hold(distributed, "device" if distributed.is_whole else "distributed")
+    return hold(memory.whole, "sharded")
 
 
 class GPURows:
@@ -156,7 +154,7 @@ class GPURows:
         begin = begin_of(tensor, index, name, what, self._timeout, on_gpu=True)
         if place == "device":
             whole = tensor if begin is None else self._host.put(tensor, index, name)
-            return self._on_device(to_device(as_tensor(name, whole).detach(), self._device, "features"))
+            return hold(to_device(as_tensor(name, whole).detach(), self._device, "features"), "device")
         part = as_tensor(name, tensor)
         if begin is None:
             memory = self._memory(part.shape, part.dtype, name)
@@ -195,7 +193,7 @@ class GPURows:
         if place == "device":
             whole = torch.empty(tuple(shape), dtype=dtype, device=self._device)
             fill(range(shape[0]), whole)
-            return self._on_device(whole)
+            return hold(whole, "device")
         memory = self._memory(shape, dtype, name)
         fill(memory.local_rows, memory.local)
         memory.finish("is filled")
@@ -221,17 +219,11 @@ class GPURows:
         return "device" if self._place in SPREAD_PLACES and ours.world_size == nodes else self._place
 
     def _memory(self, shape: Sequence[int], dtype: torch.dtype, name: str) -> WholeMemory:
-        from manyhop.features import WholeMemory
-
-        kind: Literal["continuous", "distributed"] = "continuous" if self._place == "sharded" else "distributed"
-        return WholeMemory(tuple(shape), dtype, kind=kind, name=name, timeout=self._timeout)
+        return make_memory(shape, dtype, self._place, name, self._timeout)
 
     def _pinned(self, rows: Tensor | ShardedRows) -> Tensor:
         assert isinstance(rows, Tensor)
-        return _held(page_locked(rows), "pinned")
-
-    def _on_device(self, rows: Tensor) -> Tensor:
-        return _held(rows, "device")
+        return hold(page_locked(rows), "pinned")
 
 
 def page_locked(rows: Tensor) -> Tensor:
@@ -268,11 +260,6 @@ class StoreExchange:
         found = self._of_others[on_gpus]
         assert found is not None
         return found
-
-
-def _held(rows: Tensor, place: Place) -> Tensor:
-    hold(rows, place)
-    return rows
 
 
 def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[ShardedRows, DistributedRows]:

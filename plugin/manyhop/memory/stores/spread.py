@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from manyhop.ranks import world
 
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory
+
+RowsT = TypeVar("RowsT", bound=Tensor | DistributedRows)
 
 TOPOLOGY = "topology"
 """The name of the tables that samplers read, among names of features."""
@@ -66,13 +68,10 @@ class SpreadRows(Kept):
         self.place = place
         self.held = Held(place)
         rows = as_tensor(name, value)
-        self._memory = make_memory(rows, place, name, timeout)
-        self._rows = self._memory.whole if place == "sharded" else self._memory.rows()
-
-    @property
-    def rows(self) -> Tensor | DistributedRows:
-        """Return the source of the rows."""
-        return self._rows
+        self._memory = make_memory(rows.shape, rows.dtype, place, name, timeout)
+        self._memory.copy_from(rows)
+        self.rows: Tensor | DistributedRows = self._memory.whole if place == "sharded" else self._memory.rows()
+        """The source of the rows."""
 
     @staticmethod
     def of(value: Any, place: Place, name: str, timeout: float) -> SpreadRows:
@@ -82,9 +81,10 @@ class SpreadRows(Kept):
         return spread.keep(place)
 
 
-def hold(rows: Tensor | DistributedRows, place: Place) -> None:
-    """Let loaders read rows in place: they are placed for GPUs already, and belong to a store."""
+def hold(rows: RowsT, place: Place) -> RowsT:
+    """Return rows that loaders read in place: they are placed for GPUs already, and belong to a store."""
     known(rows).held = Held(place)
+    return rows
 
 
 def held(value: Any) -> Held | None:
@@ -102,14 +102,12 @@ def is_held(value: object) -> bool:
     return held(value) is not None
 
 
-def make_memory(rows: Tensor, place: Place, name: str, timeout: float) -> WholeMemory:
-    """Return memory over GPUs that holds the rows of a tensor that all ranks have. All ranks call it."""
+def make_memory(shape: Sequence[int], dtype: torch.dtype, place: Place, name: str, timeout: float) -> WholeMemory:
+    """Return memory over GPUs, ``sharded`` or ``distributed``. All ranks call it."""
     from manyhop.features import WholeMemory
 
     kind: Literal["continuous", "distributed"] = "continuous" if place == "sharded" else "distributed"
-    memory = WholeMemory(tuple(rows.shape), rows.dtype, kind=kind, name=name, timeout=timeout)
-    memory.copy_from(rows)
-    return memory
+    return WholeMemory(shape, dtype, kind=kind, name=name, timeout=timeout)
 
 
 def spread_graph(graph: Graph, device: torch.device, timeout: float) -> PlacedGraph:
