@@ -55,8 +55,7 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     if fmt != "numpy":
         raise InputError(f"{path}: Unsupported format: {fmt}: expected 'numpy' or 'torch'.")
     fortran = read_fortran_npy(path)
-    found = fortran or read_npy(path)
-    rows = files.Rows(found.parts, found.dtype, found.row_shape)
+    rows = fortran or read_npy(path)
     tensor = rows.read() if in_memory else rows.mapped()
     return tensor.t() if fortran else tensor
 
@@ -66,8 +65,8 @@ def read_feature(path: str | Path, fmt: str) -> files.Rows | Tensor:
     rows follow each other, nothing is read yet; others are read as a whole."""
     path = Path(path)
     if fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
-        found = read_npy(path)
-        return files.Rows(found.parts, found.dtype, found.row_shape or (1,))
+        rows = read_npy(path)
+        return files.Rows(rows.parts, rows.dtype, rows.shape[1:] or (1,))
     tensor = read_tensor(path, fmt)
     return tensor.view(-1, 1) if tensor.dim() == 1 else tensor
 

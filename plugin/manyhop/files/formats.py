@@ -1,10 +1,10 @@
-"""Headers of .npy, .safetensors and .bin files -> where the rows of a tensor are."""
+"""Open tensors in files: their headers and manifests tell where the rows are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,77 @@ import torch
 from manyhop.errors import InputError
 from manyhop.files.dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
 from manyhop.files.json_files import parse_json, read_json
-from manyhop.files.part import FilePart, Part, file_size
+from manyhop.files.parquet import parquet_columns, read_parquet
+from manyhop.files.part import FilePart, file_size
+from manyhop.files.rows import Paths, Rows
 
+_KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification
 
 
-@dataclass(frozen=True)
-class Found:
-    """The entry of a header for one tensor."""
+def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
+    """Open a tensor in files: reads their headers only, and unpickles nothing.
 
-    parts: tuple[Part, ...]
-    dtype: torch.dtype
-    row_shape: tuple[int, ...]
+    Args:
+        paths: one file, or multiple files to concatenate: ``.npy``; ``.bin`` (raw numbers)
+            with a manifest ``.bin.json``; ``.json`` (a manifest that names its parts); ``.parquet``;
+            ``.safetensors``.
+        name: a tensor of a safetensors file, or a column (or columns, side by side) of a Parquet file; optional if
+            there is only one.
+
+    Raises:
+        InputError: a file is missing, truncated, of an unknown kind, or has a different dtype or shape.
+        MissingExtraError: Parquet files need ``manyhop[files]``.
+    """
+    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not names:
+        raise InputError("Expected at least one file, got an empty list.")
+    found = [_find(Path(path), name) for path in names]
+    first = found[0]
+    for path, other in zip(names, found, strict=True):
+        if (other.dtype, other.shape[1:]) != (first.dtype, first.shape[1:]):
+            raise InputError(
+                f"{path}: expected rows as in {names[0]}: {first.dtype} of shape {list(first.shape[1:])}, got "
+                f"{other.dtype} of shape {list(other.shape[1:])}."
+            )
+    return Rows([part for each in found for part in each.parts], first.dtype, first.shape[1:])
 
 
-def read_npy(path: Path) -> Found:
-    """Return the header of a .npy file."""
+def names(path: str | PathLike[str]) -> list[str] | None:
+    """Return the names of tensors in a safetensors file, or of columns in a Parquet file; ``None`` for other kinds."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return list(safetensors_header(path)[0])
+    return parquet_columns(path) if path.suffix in (".parquet", ".pq") else None
+
+
+def _find(path: Path, name: str | Sequence[str] | None) -> Rows:
+    if path.suffix in (".safetensors", ".parquet", ".pq"):
+        known = names(path) or []
+        wanted = known if name is None else [name] if isinstance(name, str) else list(name)
+        missing = [n for n in wanted if n not in known]
+        if missing or not wanted or (name is None and len(known) > 1):
+            what = "tensor" if path.suffix == ".safetensors" else "column"
+            got = f"name={name!r}" if name is not None else "no name"
+            raise InputError(f"{path}: expected name to be a {what} of {known}, got {got}.")
+        if path.suffix != ".safetensors":
+            return read_parquet(path, wanted)
+        if len(wanted) > 1:
+            raise InputError(f"{path}: expected the name of one tensor, got {wanted}.")
+        return read_safetensors(path, wanted[0])
+    if path.suffix not in (".npy", ".bin", ".json"):
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file or folder.")
+        raise InputError(f"{path}: expected one of {_KNOWN}; got '{path.suffix}'.")
+    if name is not None:
+        raise InputError(f"{path}: holds one tensor without a name, got name={name!r}: leave it out.")
+    if path.suffix == ".npy":
+        return read_npy(path)
+    return read_manifest(path.with_name(path.name + ".json") if path.suffix == ".bin" else path)
+
+
+def read_npy(path: Path) -> Rows:
+    """Return the rows of a .npy file."""
     shape, is_fortran, dtype, offset = _npy_header(path)
     if is_fortran:
         raise InputError(
@@ -39,7 +94,7 @@ def read_npy(path: Path) -> Found:
     return _file(path, offset, shape, dtype)
 
 
-def read_fortran_npy(path: Path) -> Found | None:
+def read_fortran_npy(path: Path) -> Rows | None:
     """Return the transpose of a matrix that a .npy file stores column by column; ``None`` for anything else."""
     if path.suffix != ".npy":
         return None
@@ -82,7 +137,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def read_safetensors(path: Path, name: str) -> Found:
+def read_safetensors(path: Path, name: str) -> Rows:
     """Return one tensor of a safetensors file."""
     header, begin = safetensors_header(path)
     where, entry = f"{path}, tensor '{name}'", header[name]
@@ -96,7 +151,7 @@ def read_safetensors(path: Path, name: str) -> Found:
     return _file(path, begin + low, shape, dtype, where)
 
 
-def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
+def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Rows:
     """Return a raw file without a manifest: rows of ``width`` numbers; ``None``: of one, ``[num_rows]``."""
     size, row_bytes = file_size(path), (width or 1) * dtype.itemsize
     if size % row_bytes:
@@ -105,10 +160,10 @@ def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
             "multiple. Correct the dtype or the width."
         )
     part = FilePart(path=path, offset=0, num_rows=size // row_bytes, row_bytes=row_bytes)
-    return Found((part,), dtype, () if width is None else (width,))
+    return Rows([part], dtype, () if width is None else (width,))
 
 
-def read_manifest(path: Path) -> Found:
+def read_manifest(path: Path) -> Rows:
     """Read a JSON manifest of raw files: of ``x.bin`` (``x.bin.json``), or of the parts that it names."""
     try:
         manifest = read_json(path)
@@ -139,7 +194,7 @@ def read_manifest(path: Path) -> Found:
             f"{path}: expected the rows of its parts to be {shape[0]} together, by its shape, got "
             f"{sum(part.num_rows for part in parts)}."
         )
-    return Found(parts, dtype, shape[1:])
+    return Rows(parts, dtype, shape[1:])
 
 
 def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
@@ -176,12 +231,12 @@ def inside(folder: Path, name: str) -> Path:
     return folder / path
 
 
-def _file(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, where: str | None = None) -> Found:
+def _file(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, where: str | None = None) -> Rows:
     if not shape:
         raise InputError(f"{where or path}: expected a tensor with rows, got a single number.")
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
     part = FilePart(path=path, offset=offset, num_rows=shape[0], row_bytes=row_bytes).require_size()
-    return Found((part,), dtype, tuple(shape[1:]))
+    return Rows([part], dtype, tuple(shape[1:]))
 
 
 def no_others(entry: dict[str, Any], known: Iterable[str], where: str) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files.dtypes import dtype_of_numpy
-from manyhop.files.formats import Found
 from manyhop.files.part import file_size
+from manyhop.files.rows import Rows
 
 
 def arrow(purpose: str, module: str = "pyarrow") -> Any:
@@ -77,7 +77,7 @@ class ParquetPart:
         """Check nothing: pyarrow verifies the checksums of Parquet files, if any."""
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> Found:
+def read_parquet(path: Path, columns: Sequence[str]) -> Rows:
     """Read one column of numbers or of lists of numbers, or multiple columns of numbers of the same dtype."""
     types = arrow("Reading Parquet files").types
     with open_parquet(path) as file:
@@ -102,7 +102,7 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Found:
         )
     dtype, width = kinds[0]
     part = ParquetPart(path, tuple(columns), num_rows, tuple(int(b) for b in bounds))
-    return Found((part,), dtype, width if len(columns) == 1 else (len(columns),))
+    return Rows([part], dtype, width if len(columns) == 1 else (len(columns),))
 
 
 def _first_length(file: Any, path: Path, name: str) -> int:

@@ -17,13 +17,10 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.files.dtypes import dtype_name
-from manyhop.files.formats import Found, read_manifest, read_npy, read_safetensors, safetensors_header
-from manyhop.files.parquet import parquet_columns, read_parquet
 from manyhop.files.part import FilePart, Part
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import Progress
 
-_KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"
 _OWN_MEMORY_CHECK = 1 << 28  # smaller tensors are not worth asking how much memory is free
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -196,67 +193,6 @@ class Rows:
 
     def _title(self) -> str:
         return self.paths[0].name if len(self._parts) == 1 else f"{len(self._parts)} files"
-
-
-def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
-    """Open a tensor in files: reads their headers only, and unpickles nothing.
-
-    Args:
-        paths: one file, or multiple files to concatenate: ``.npy``; ``.bin`` (raw numbers)
-            with a manifest ``.bin.json``; ``.json`` (a manifest that names its parts); ``.parquet``;
-            ``.safetensors``.
-        name: a tensor of a safetensors file, or a column (or columns, side by side) of a Parquet file; optional if
-            there is only one.
-
-    Raises:
-        InputError: a file is missing, truncated, of an unknown kind, or has a different dtype or shape.
-        MissingExtraError: Parquet files need ``manyhop[files]``.
-    """
-    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    if not names:
-        raise InputError("Expected at least one file, got an empty list.")
-    found = [_find(Path(path), name) for path in names]
-    first = found[0]
-    for path, other in zip(names, found, strict=True):
-        if (other.dtype, other.row_shape) != (first.dtype, first.row_shape):
-            raise InputError(
-                f"{path}: expected rows as in {names[0]}: {first.dtype} of shape {list(first.row_shape)}, got "
-                f"{other.dtype} of shape {list(other.row_shape)}."
-            )
-    return Rows([part for each in found for part in each.parts], first.dtype, first.row_shape)
-
-
-def names(path: str | PathLike[str]) -> list[str] | None:
-    """Return the names of tensors in a safetensors file, or of columns in a Parquet file; ``None`` for other kinds."""
-    path = Path(path)
-    if path.suffix == ".safetensors":
-        return list(safetensors_header(path)[0])
-    return parquet_columns(path) if path.suffix in (".parquet", ".pq") else None
-
-
-def _find(path: Path, name: str | Sequence[str] | None) -> Found:
-    if path.suffix in (".safetensors", ".parquet", ".pq"):
-        known = names(path) or []
-        wanted = known if name is None else [name] if isinstance(name, str) else list(name)
-        missing = [n for n in wanted if n not in known]
-        if missing or not wanted or (name is None and len(known) > 1):
-            what = "tensor" if path.suffix == ".safetensors" else "column"
-            got = f"name={name!r}" if name is not None else "no name"
-            raise InputError(f"{path}: expected name to be a {what} of {known}, got {got}.")
-        if path.suffix != ".safetensors":
-            return read_parquet(path, wanted)
-        if len(wanted) > 1:
-            raise InputError(f"{path}: expected the name of one tensor, got {wanted}.")
-        return read_safetensors(path, wanted[0])
-    if path.suffix not in (".npy", ".bin", ".json"):
-        if not path.exists():
-            raise InputError(f"{path}: there is no such file or folder.")
-        raise InputError(f"{path}: expected one of {_KNOWN}; got '{path.suffix}'.")
-    if name is not None:
-        raise InputError(f"{path}: holds one tensor without a name, got name={name!r}: leave it out.")
-    if path.suffix == ".npy":
-        return read_npy(path)
-    return read_manifest(path.with_name(path.name + ".json") if path.suffix == ".bin" else path)
 
 
 def _in_threads(tasks: Sequence[Callable[[], None]], threads: int | None, bar: Progress | None) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.files.disk_room import replacing, unfinished, writing
 from manyhop.files.dtypes import code_of_dtype, dtype_name, numpy_dtype
+from manyhop.files.formats import open as open_rows
 from manyhop.files.part import CHUNK
 from manyhop.files.rows import Rows
 from manyhop.system.arrays import bytes_of
@@ -110,8 +111,6 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
         InputError: an unknown kind of file, a dtype that the file cannot hold, or a file that cannot be written.
         CapacityError: the disk is full.
     """
-    from manyhop.files.rows import open as open_rows
-
     step = max(1, CHUNK // max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     row, crc32 = math.prod(tensor.shape[1:]), 0
     with (

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.files.dtypes import dtype_of_name
+from manyhop.files.formats import open as open_rows
 from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.rows import Rows
-from manyhop.files.rows import open as open_rows
 from manyhop.files.stored_graph import MANIFEST, StoredGraph, open_graph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.system.units import in_units, parse_bytes
@@ -242,8 +242,7 @@ def _raw(args: argparse.Namespace) -> dict[Path, Rows]:
         name, comma, width = kind.partition(",")
         if not path or (comma and not (width.isdigit() and int(width))):
             raise InputError(f"Expected --raw FILE=DTYPE or FILE=DTYPE,WIDTH, got '{text}'.")
-        raw = read_raw(Path(path), dtype_of_name(name, "--raw"), int(width) if comma else None)
-        found[Path(path)] = Rows(raw.parts, raw.dtype, raw.row_shape)
+        found[Path(path)] = read_raw(Path(path), dtype_of_name(name, "--raw"), int(width) if comma else None)
     values = [value for name in ("source", "node_tensor", "partition") for value in getattr(args, name) or []]
     for unused in found:
         if not any(value.rpartition("=")[2] == str(unused) for value in values):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
+from manyhop.files.formats import open as open_rows
 from manyhop.files.formats import read_fortran_npy
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
 from manyhop.files.rows import Rows
-from manyhop.files.rows import open as open_rows
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table, is_table, tensor
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
@@ -38,7 +38,7 @@ class EdgeIndexFile:
 
     def __init__(self, path: Path, *, pairs: bool = False, raw: Rows | None = None) -> None:
         fortran = read_fortran_npy(path)
-        self._pairs = None if fortran is None else Rows(fortran.parts, fortran.dtype, fortran.row_shape)
+        self._pairs = fortran
         rows = raw or self._pairs or open_rows(path)
         shape = rows.shape
         is_paired = (pairs or raw is not None) and shape[1:] == (2,)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.files.formats import open as open_rows
 from manyhop.files.graph_writer import GraphWriter, NodeIds
 from manyhop.files.rows import Rows
-from manyhop.files.rows import open as open_rows
 from manyhop.files.saved_tensors import load_plain, mask_of
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table

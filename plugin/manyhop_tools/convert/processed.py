@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.files.formats import open as open_rows
 from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.rows import Rows
-from manyhop.files.rows import open as open_rows
 from manyhop.files.saved_tensors import load_plain, mask_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_tools.convert.edge_lists import EdgeIndexFile
@@ -100,8 +100,7 @@ class Processed:
                 rows = open_rows(path)
             else:
                 self.report(f"{path}: has no header, so it is read as IGB's large sizes are, as raw float32.")
-                raw = read_raw(path, torch.float32, _RAW_WIDTH[path.stem])
-                rows = Rows(raw.parts, raw.dtype, raw.row_shape)
+                rows = read_raw(path, torch.float32, _RAW_WIDTH[path.stem])
             found[_NAMES.get(path.stem, path.stem)] = rows
         return found
 
