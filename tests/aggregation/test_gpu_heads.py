@@ -1,6 +1,7 @@
 """Kernels with several heads (in triton's interpreter without a GPU): softmax over segments, weighted sums, dots."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -86,6 +87,21 @@ def test_sums_and_products(device: str, heads: int, features: int, numbered: boo
     grad = torch.randn(NUM_DST, heads, features).to(device)
     products = launch.dots(x, grad, src, dst, 120, None)
     torch.testing.assert_close(products, (x[src] * grad[dst]).sum(2)[:120], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize("channels", [5, 300])
+def test_maxima_and_their_rows(device: str, channels: int, index: torch.dtype) -> None:
+    """Of equal maxima, the row of the first edge; empty segments have minus infinity, and row 0."""
+    order, _, _ = edges(device, numbered=False)
+    x = torch.randn(NUM_SRC, channels, device=device).relu()
+    values, found = launch.maxima_and_rows(x, order.ptr, order.other.to(index))
+    for segment, (begin, end) in enumerate(pairwise(order.ptr.tolist())):
+        rows = order.other[begin:end]
+        best = x[rows].max(0).values if end > begin else torch.full_like(x[0], -torch.inf)
+        assert torch.equal(values[segment], best)
+        first = rows[(x[rows] == best).int().argmax(0)] if end > begin else torch.zeros_like(found[segment])
+        assert torch.equal(found[segment].long(), first.long())
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -8,7 +8,7 @@ from test_accelerate import batch_of, check, device  # noqa: F401  # device is a
 from torch_geometric.nn import GAT, GATConv, GATv2Conv, Sequential
 
 from manyhop_pyg import accelerate
-from manyhop_train.aggregation import attention
+from manyhop_train.aggregation import dispatch
 
 KINDS = [GATConv, GATv2Conv]
 OPTIONS: list[dict[str, Any]] = [
@@ -26,7 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(scores: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found.append(scores.size(0))
-        return attention.normalize(scores, *args, **kwargs)
+        return dispatch.normalize(scores, *args, **kwargs)
 
     monkeypatch.setattr("manyhop_pyg.training.layers.normalize", counted)
     return found

@@ -4,8 +4,7 @@ The kernels read the rows of sources and write one row per destination, without 
 num_channels]``. Results and gradients are deterministic.
 """
 
-from manyhop_train.aggregation.attention import add_ends, normalize
-from manyhop_train.aggregation.dispatch import aggregate
+from manyhop_train.aggregation.dispatch import add_ends, aggregate, normalize
 from manyhop_train.aggregation.edges import Edges, Hops, Order, Reduction, hops_of, is_sorted, mark_sorted
 
 __all__ = [

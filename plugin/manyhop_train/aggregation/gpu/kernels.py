@@ -199,14 +199,16 @@ def add_segments(
 
 @triton.jit
 def max_segments(
-    x, out, ties, ptr, other, edge, limit,
+    x, out, ties, found, ptr, other, edge, limit,
     DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
-    ALIGNED: tl.constexpr, NUMBERED: tl.constexpr,
-    TIES: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
+    ALIGNED: tl.constexpr, NUMBERED: tl.constexpr, TIES: tl.constexpr, FOUND: tl.constexpr,
+    BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
     """Find maxima of rows per segment; 0 in empty ones, NaN where a row has it.
 
     As in ``add_segments``; ties: address of ``[num_segments, CHANNELS] int32``: how many rows have the maximum (TIES).
+    With FOUND, empty segments get minus infinity. found: of ``[num_segments, CHANNELS] INDEX``: the rows of the maxima,
+    of equal ones that of the first edge; 0 in empty segments.
     """
     NUM_TILES: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     program = tl.program_id(0).to(tl.int64)
@@ -220,62 +222,35 @@ def max_segments(
     best = tl.full([BLOCK], float("-inf"), ACC)
     equal = tl.zeros([BLOCK], tl.int32)
     broken = tl.zeros([BLOCK], tl.int32)
+    place = tl.full([BLOCK], -1, tl.int64)
     count = tl.zeros([], tl.int32)
     while begin < end:
         at = begin + tl.arange(0, EDGES)
         node, _, valid = _nodes(other, edge, at, end, limit, INDEX, NUMBERED)
         value = _rows(x, node, valid, channel, inside, DTYPE, ACC, CHANNELS, ALIGNED)
-        broken = tl.maximum(broken, tl.max((value != value).to(tl.int32), 0))
+        if not FOUND:
+            broken = tl.maximum(broken, tl.max((value != value).to(tl.int32), 0))
         value = tl.where(valid[:, None], value, float("-inf"))
-        better = tl.maximum(best, tl.max(value, 0))
+        top = tl.max(value, 0)
+        if FOUND:
+            first = tl.min(tl.where(valid[:, None] & (value == top[None, :]), at[:, None], end), 0)
+            place = tl.where((top > best) | (place < 0), first, place)
+        better = tl.maximum(best, top)
         if TIES:
             same = valid[:, None] & (value == better[None, :])
             equal = tl.where(best == better, equal, 0) + tl.sum(same.to(tl.int32), 0)
         best = better
         count += tl.sum(valid.to(tl.int32), 0)
         begin += EDGES
-    best = tl.where(broken > 0, float("nan"), best)
-    best = tl.where(count > 0, best, 0.0)
+    if FOUND:
+        row = tl.load(other.to(tl.pointer_type(INDEX)) + place, mask=(place >= 0) & (place < end), other=0)
+        _store_row(found, segment, channel, inside, row, INDEX, CHANNELS, ALIGNED)
+    else:
+        best = tl.where(broken > 0, float("nan"), best)
+        best = tl.where(count > 0, best, 0.0)
     _store_row(out, segment, channel, inside, best, DTYPE, CHANNELS, ALIGNED)
     if TIES:
         _store_row(ties, segment, channel, inside, equal, tl.int32, CHANNELS, ALIGNED)
-
-
-@triton.jit
-def max_rows(
-    x, out, found, ptr, other,
-    DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
-    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
-):  # fmt: skip
-    """Find maxima of rows per segment, and the rows that they came from; minus infinity and 0 in empty segments.
-
-    As in ``add_segments``; found: address of ``[num_segments, CHANNELS] INDEX``: of equal maxima, the row of the first
-    edge.
-    """
-    NUM_TILES: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
-    program = tl.program_id(0).to(tl.int64)
-    segment = program // NUM_TILES
-    channel = (program % NUM_TILES) * BLOCK + tl.arange(0, BLOCK)
-    inside = channel < CHANNELS
-    begin = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)
-    end = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment + 1)
-    best = tl.full([BLOCK], float("-inf"), ACC)
-    place = tl.full([BLOCK], -1, tl.int64)
-    while begin < end:
-        at = begin + tl.arange(0, EDGES)
-        valid = at < end
-        node = tl.load(other.to(tl.pointer_type(INDEX)) + at, mask=valid, other=0).to(tl.int64)
-        value = _rows(x, node, valid, channel, inside, DTYPE, ACC, CHANNELS, ALIGNED)
-        value = tl.where(valid[:, None], value, float("-inf"))
-        top = tl.max(value, 0)
-        same = valid[:, None] & (value == top[None, :])
-        first = tl.min(tl.where(same, at[:, None], end), 0)
-        place = tl.where((top > best) | (place < 0), first, place)
-        best = tl.maximum(best, top)
-        begin += EDGES
-    row = tl.load(other.to(tl.pointer_type(INDEX)) + place, mask=(place >= 0) & (place < end), other=0)
-    _store_row(out, segment, channel, inside, best, DTYPE, CHANNELS, ALIGNED)
-    _store_row(found, segment, channel, inside, row, INDEX, CHANNELS, ALIGNED)
 
 
 @triton.jit

@@ -96,9 +96,9 @@ def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tup
     x = x.contiguous()
     out = x.new_empty(size, x.size(1))
     equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
-    constants = _constants(order.other, x, out)
-    kernel = _kernel(k.max_segments, **constants, NUMBERED=order.edge is not None, TIES=ties)
-    kernel(_programs(size, x.size(1)), x=x, out=out, ties=equal, **order._asdict(), limit=limit)
+    constants = _constants(order.other, x, out) | {"NUMBERED": order.edge is not None, "TIES": ties, "FOUND": False}
+    given = {"x": x, "out": out, "ties": equal, "found": None, **order._asdict()}
+    _kernel(k.max_segments, **constants)(_programs(size, x.size(1)), **given, limit=limit)
     return out, equal
 
 
@@ -115,8 +115,9 @@ def maxima_and_rows(x: Tensor, ptr: Tensor, other: Tensor) -> tuple[Tensor, Tens
     """
     x, size = x.contiguous(), ptr.numel() - 1
     out, found = x.new_empty(size, x.size(1)), other.new_empty(size, x.size(1))
-    kernel = _kernel(k.max_rows, **_constants(other, x, out, found))
-    kernel(_programs(size, x.size(1)), x=x, out=out, found=found, ptr=ptr, other=other)
+    constants = _constants(other, x, out, found) | {"NUMBERED": False, "TIES": False, "FOUND": True}
+    given = {"x": x, "out": out, "ties": None, "found": found, "ptr": ptr, "other": other, "edge": None}
+    _kernel(k.max_segments, **constants)(_programs(size, x.size(1)), **given, limit=other.numel())
     return out, found
 
 
