@@ -67,7 +67,8 @@ class FusedCSC:
         """The number of nodes, or node type -> number if types have names."""
         if self.node_type_offset is None or self.node_type_to_id is None:
             return self.total_num_nodes
-        counts = self._cache.get("nodes", (self.node_type_offset,), self.node_type_offset.diff().tolist)
+        offset = self.node_type_offset
+        counts = self._cache.get("nodes", (offset,), lambda: offset.diff().tolist())
         return {name: counts[k] for name, k in self.node_type_to_id.items()}
 
     @property
