@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("dgl", "pyg", "distributed")]
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("dgl", "pyg", "distributed", "pipeline")]
 
 from harness import HARNESSES
 

@@ -1,8 +1,10 @@
 """What a function of the user raises takes the place of its batch, and names it."""
 
 import threading
+import weakref
 
 import pytest
+from pipeline_threads import collector_off, ours, wait_until  # noqa: F401  # a fixture
 
 from manyhop.errors import InputError
 
@@ -73,3 +75,29 @@ def test_functions_run_in_threads(harness):
     names = set()
     list(harness.loader(num_workers=2, each=lambda seeds: names.add(threading.current_thread().name)))
     assert all(name.startswith("manyhop") for name in names)
+
+
+@pytest.mark.usefixtures("collector_off")
+@pytest.mark.parametrize("end", ["epoch", "break", "error"])
+def test_threads_end_with_the_iterator(harness, end):
+    def fail(seeds):
+        if failing:
+            raise BadSeedError
+
+    failing, kept = False, None
+    iterator = iter(harness.loader(num_workers=2, batch_size=1, each=fail))
+    try:
+        next(iterator)
+        if end == "epoch":
+            for _ in iterator:
+                pass
+        failing = end == "error"
+        while failing:
+            next(iterator)
+    except BadSeedError as error:
+        kept = error  # in this frame, to which its traceback leads
+    assert (kept is not None) == (end == "error")
+    gone = weakref.ref(iterator)
+    del iterator
+    assert gone() is None
+    assert wait_until(lambda: not ours(), 10)

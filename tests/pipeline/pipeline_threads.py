@@ -1,5 +1,6 @@
 """Which threads of pipelines are there; shared by the tests of pipelines."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,3 +26,12 @@ def no_thread_is_left() -> Iterator[None]:
     assert wait_until(lambda: not ours()), ours()  # of tests before
     yield
     assert wait_until(lambda: not ours()), ours()
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    gc.collect()
+    assert wait_until(lambda: not ours())
+    gc.disable()
+    yield
+    gc.enable()
