@@ -65,7 +65,7 @@ def failing(error: BaseException, bad: int = 3) -> Callable[[int, int], int]:
 )
 def test_the_exception_itself_is_raised(num_workers: int, error: BaseException, notes: list[str]) -> None:
     pipeline = Pipeline(range(9), failing(error), num_workers=num_workers, epoch=7, replay="again()")
-    with pipeline, pytest.raises(type(error)) as caught:  # errors that others hold keep it
+    with contextlib.closing(pipeline), pytest.raises(type(error)) as caught:  # errors that others hold keep it
         list(pipeline)
     assert caught.value is error
     assert getattr(error, "__notes__", []) == notes
@@ -80,7 +80,7 @@ def test_an_exception_that_is_raised_twice_has_the_last_note(num_workers: int) -
     error = ValueError("again and again")
     for epoch in (6, 7):
         pipeline = Pipeline(range(9), failing(error), num_workers=num_workers, epoch=epoch, replay="again()")
-        with pipeline, pytest.raises(ValueError, match="again and again"):
+        with contextlib.closing(pipeline), pytest.raises(ValueError, match="again and again"):
             list(pipeline)
     assert error.__notes__ == [NOTE]
 

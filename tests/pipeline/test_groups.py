@@ -89,7 +89,7 @@ def test_few_batches_are_complete_ahead(num_workers: int, prefetch: int, size: i
             taken.append(i)
             yield i
 
-    with Pipeline(items(), device.groups, num_workers=num_workers, prefetch=prefetch) as pipeline:
+    with contextlib.closing(Pipeline(items(), device.groups, num_workers=num_workers, prefetch=prefetch)) as pipeline:
         for delivered in range(1, 12):
             next(pipeline)
             ahead = delivered + num_workers * prefetch
@@ -173,7 +173,7 @@ def test_errors_leave_no_cycles(where: str) -> None:
     try:
         for num_workers in (0, 2):
             pipeline = Pipeline(range(5), Groups(begin, 3), num_workers=num_workers)
-            with pipeline, pytest.raises(ValueError, match="no"):
+            with contextlib.closing(pipeline), pytest.raises(ValueError, match="no"):
                 next(pipeline)
             del pipeline
             assert wait_until(lambda: not payloads), num_workers

@@ -1,5 +1,6 @@
 """The engine: order, errors, and that nothing is left behind."""
 
+import contextlib
 import gc
 import random
 import threading
@@ -60,7 +61,7 @@ def test_makes_ahead_but_bounded(num_workers: int, prefetch: int) -> None:
             taken.append(i)
             yield i
 
-    with Pipeline(items(), square, num_workers=num_workers, prefetch=prefetch) as pipeline:
+    with contextlib.closing(Pipeline(items(), square, num_workers=num_workers, prefetch=prefetch)) as pipeline:
         for delivered in range(1, 10):
             next(pipeline)
             assert wait_until(lambda n=delivered: len(taken) == n + num_workers * prefetch)  # type: ignore[misc]
@@ -221,7 +222,7 @@ def test_snapshots_belong_to_the_batch_handed_out(num_workers: int, make: Any) -
             state = i + 1
             yield i
 
-    with Pipeline(items(), make, num_workers=num_workers, snapshot=lambda: state) as pipeline:
+    with contextlib.closing(Pipeline(items(), make, num_workers=num_workers, snapshot=lambda: state)) as pipeline:
         assert pipeline.snapshot is None
         for i, _ in enumerate(pipeline):
             assert pipeline.snapshot == i + 1

@@ -132,7 +132,6 @@ def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> N
             epoch()
         gc.collect()
         objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        stats.reset()
         for _ in range(150):
             epoch()
         gc.collect()

@@ -9,7 +9,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic
 
 from manyhop.errors import InputError, RankError
@@ -331,14 +330,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
             pool.close()  # another thread may have started new ones before the lock was free
-
-    def __enter__(self) -> Pipeline[Item, T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int, Item]]], list[Callable[[], T]]]:

@@ -238,21 +238,13 @@ class Stats:
         self.handed: Callable[[Handed], None] = self._handed.append
         """Records a received batch; costs next to nothing until :meth:`take_handed`."""
         self._before_epoch: StatsReport | None = None
-        self.reset()
-
-    def reset(self) -> None:
-        """Drop all records."""
         self._source = object()
-        self._handed.clear()
-        with self._lock:
-            self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
-            self._batches = 0
-            self._contents = dict.fromkeys(CONTENTS, 0)
-            self._first_wait = 0.0
-            self._compilations: set[Compilation] = set()
-            self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
-                maxlen=_KEPT_BATCHES * len(self._seconds)
-            )
+        self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
+        self._batches = 0
+        self._contents = dict.fromkeys(CONTENTS, 0)
+        self._first_wait = 0.0
+        self._compilations: set[Compilation] = set()
+        self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(maxlen=_KEPT_BATCHES * len(self._seconds))
 
     def record(
         self, batch: int, name: Stage, start: float, end: float, thread: str | None = None, times: int = 1
