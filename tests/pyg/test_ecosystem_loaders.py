@@ -6,14 +6,14 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers_pyg import all_same, check_batch, check_hetero_batch, same
+from helpers_pyg import all_same, check_batch, same
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import CachedLoader, ImbalancedSampler, PrefetchLoader, ZipLoader
+from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.transforms import Compose, NormalizeFeatures, ToUndirected
 
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NodeLoader
 
 
 def test_zip_loader(data):
@@ -58,24 +58,6 @@ def test_cached_loader(data):
     assert not all_same(list(loader), first)  # the next epoch
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_imbalanced_sampler(data, num_workers):
-    data.y = (torch.arange(60) < 6).long()
-    torch.manual_seed(1)
-    sampler = ImbalancedSampler(data, input_nodes=data.train_mask, num_samples=2000)
-    loader = NeighborLoader(
-        data, [3, 3], input_nodes=data.train_mask, batch_size=100, sampler=sampler, num_workers=num_workers
-    )
-    labels = []
-    for batch in loader:
-        check_batch(batch, data)
-        assert data.train_mask[batch.input_id].all()
-        labels.append(batch.y[: batch.batch_size])
-    labels = torch.cat(labels)
-    assert labels.numel() == 2000
-    assert 0.45 < labels.float().mean() < 0.55
-
-
 @pytest.mark.parametrize("model", [GCN, GraphSAGE, GIN, GAT])
 @pytest.mark.parametrize("cache", [False, True])
 def test_inference_layer_by_layer(data, model, cache):
@@ -86,20 +68,6 @@ def test_inference_layer_by_layer(data, model, cache):
     loader = NeighborLoader(data, [-1], batch_size=25, num_workers=1)
     out = net.inference(loader, cache=cache)
     torch.testing.assert_close(out, net(data.x, data.edge_index))
-
-
-def test_sampling_by_hand(data, hetero):
-    batch = NeighborLoader(data, [3, 3])(torch.tensor([4, 2]))
-    assert batch.n_id[:2].tolist() == [4, 2]
-    check_batch(batch, data)
-    batch = NeighborLoader(hetero, [3, 3], input_nodes="author")([7])
-    assert batch["author"].n_id[0] == 7
-    check_hetero_batch(batch, hetero)
-    batch = LinkNeighborLoader(data, [3], edge_label_index=data.edge_index, neg_sampling="binary")([1, 5])
-    assert batch.edge_label.tolist() == [1, 1, 0, 0]
-    assert torch.equal(batch.n_id[batch.edge_label_index[:, :2]], data.edge_index[:, [1, 5]])
-    batch = HGTLoader(hetero, [4, 4], "paper")([7, 3])
-    assert batch["paper"].n_id[:2].tolist() == [7, 3]
 
 
 class Sage(torch.nn.Module):

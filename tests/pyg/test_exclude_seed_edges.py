@@ -125,13 +125,6 @@ def test_seeds_of_a_type_without_edges(hetero, how):
     assert all_same(plain, without)
 
 
-def test_against_the_edges(data):
-    sampler = NeighborSampler(data, [9, 3], sample_direction="backward")
-    for batch in LinkLoader(data, sampler, batch_size=9, exclude_seed_edges="self"):
-        assert batch.num_edges > 0
-        assert seen(global_edges(batch), data.edge_index[:, batch.input_id]) == 0
-
-
 def test_types_against_the_edges(hetero):
     sampler = NeighborSampler(hetero, [9, 3], sample_direction="backward")
     how = {"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: WRITTEN}}

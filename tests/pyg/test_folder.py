@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import NeighborLoader as TheirLoader
-from torch_geometric.nn import SAGEConv
 
 import manyhop_pyg
 from manyhop import files
@@ -122,17 +120,6 @@ def test_heterogeneous_loaders(tmp_path):
         for edge_type in data.edge_types:
             assert a[edge_type].edge_index.equal(b[edge_type].edge_index)
         assert a["author", "writes", "paper"].w.equal(b["author", "writes", "paper"].w)
-
-
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_pyg_itself_can_use_it(tmp_path):
-    pytest.importorskip("torch_sparse")
-    manyhop_pyg.save(homogeneous(), tmp_path / "g")
-    opened = manyhop_pyg.open(tmp_path / "g", placement="mapped")
-    assert SAGEConv(5, 2)(opened.x, opened.edge_index).shape == (200, 2)
-    for batch in batches(TheirLoader, opened):
-        assert opened.x[batch.n_id].equal(batch.x)
-        assert opened.edge_index[:, batch.e_id].equal(batch.n_id[batch.edge_index])
 
 
 def test_the_topology_is_not_copied(tmp_path):

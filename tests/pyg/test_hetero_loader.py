@@ -58,13 +58,6 @@ def test_fanouts_by_edge_type(hetero):
     assert len(again.node_sampler.num_neighbors) == 2
 
 
-def test_masks_and_input_ids(hetero):
-    mask = torch.zeros(40, dtype=torch.bool)
-    mask[[3, 9]] = True
-    batch = next(iter(NeighborLoader(hetero, [1], ("paper", mask), batch_size=5)))
-    assert batch["paper"].input_id.tolist() == [3, 9]
-
-
 def test_bidirectional(hetero):
     with pytest.warns(UserWarning, match="does not seem to have a reverse edge type"):
         loader = NeighborLoader(hetero, [3, 2], "field", batch_size=2, subgraph_type="bidirectional")

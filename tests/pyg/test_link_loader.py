@@ -182,16 +182,6 @@ def test_two_node_types(hetero, mode, disjoint):
             assert torch.equal(seeds, author.n_id[src].unique())
 
 
-def test_one_node_type_of_several(hetero):
-    cites = ("paper", "cites", "paper")
-    given = hetero[cites].edge_index[:, :20]
-    loader = LinkNeighborLoader(hetero, [3], (cites, given), neg_sampling="triplet", batch_size=9)
-    for batch in loader:
-        paper = batch["paper"]
-        ends = torch.stack([paper.n_id[paper.src_index], paper.n_id[paper.dst_pos_index]])
-        assert torch.equal(ends, given[:, batch[cites].input_id])
-
-
 def test_times_of_two_types(hetero):
     hetero["paper"].time = torch.arange(40) % 7
     times = torch.arange(120) % 7

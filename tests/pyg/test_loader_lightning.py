@@ -9,7 +9,7 @@ from torch_geometric.sampler import NegativeSampling
 
 import manyhop_pyg
 from manyhop.errors import InputError
-from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import NeighborLoader
 
 lightning = pytest.importorskip("pytorch_lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -64,26 +64,6 @@ def test_training(data):
     assert all(metrics["manyhop/nodes/edges_per_s"] > 0 for metrics in logger.seen)
 
 
-def test_sampler_put_in_by_lightning(data):
-    from pytorch_lightning.utilities.data import _update_dataloader
-
-    for loader in (
-        NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, num_workers=2),
-        LinkNeighborLoader(data, [3, 2], batch_size=8, neg_sampling="binary"),
-    ):
-        sampler = DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False)
-        again = _update_dataloader(loader, sampler)
-        assert type(again) is type(loader)
-        assert again.seed == loader.seed
-        assert again.sampler is sampler
-        assert torch.cat([b.input_id for b in again]).tolist() == list(sampler)
-        epochs = []
-        for _ in range(2):
-            torch.manual_seed(3)
-            epochs.append(list(_update_dataloader(loader, sampler)))
-        assert all_same(*epochs)
-
-
 def mark(batch):
     batch.marked = True
     return batch
@@ -117,6 +97,8 @@ def test_every_loader_is_made_again_with_all_its_arguments(data, name, arguments
         assert type(again) is type(loader)
         assert len(again) == len(found) == -(-len(whole) // 2)
         assert all(batch.marked for batch in found)
+        if "NeighborLoader" in name:
+            assert torch.cat([batch.input_id for batch in found]).tolist() == list(sampler)
         assert (again.seed, again.num_workers) == (5, 1)
         if "GraphSAINT" in name:  # a batch depends on its number alone
             assert [b.n_id.tolist() for b in whole[: len(found)]] == [b.n_id.tolist() for b in found]

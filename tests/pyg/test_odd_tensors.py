@@ -2,7 +2,6 @@
 
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -63,37 +62,6 @@ def other_order(array):
     return array.astype(array.dtype.newbyteorder(">"))
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        *(IDS.to(dtype) for dtype in (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64)),
-        IDS.numpy().astype(np.uint64),
-        other_order(IDS.numpy()),
-        IDS.flip(0).numpy()[::-1],
-        torch.stack([IDS, IDS], 1)[:, 0],
-        torch._neg_view(-IDS),
-        IDS.tolist(),
-    ],
-    ids=lambda ids: f"{type(ids).__name__} {getattr(ids, 'dtype', '')}",
-)
-def test_ids_count_by_their_values(ids):
-    expected = next(iter(NeighborLoader(data(), [2], IDS, batch_size=3, seed=1)))
-    assert torch.equal(next(iter(NeighborLoader(data(), [2], ids, batch_size=3, seed=1))).n_id, expected.n_id)
-    if not isinstance(ids, list):
-        assert torch.equal(rows(ids), X[IDS])
-
-
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int16], ids=str)
-def test_pairs_and_clusters_of_other_integers(dtype):
-    expected = next(iter(LinkNeighborLoader(data(), [2], edge_label_index=EDGES, batch_size=3, seed=1)))
-    got = next(iter(LinkNeighborLoader(data(), [2], edge_label_index=EDGES.to(dtype), batch_size=3, seed=1)))
-    assert torch.equal(got.n_id, expected.n_id)
-    assert torch.equal(got.edge_label_index, expected.edge_label_index)
-    clusters = torch.tensor([0, 1, 2, 0, 1, 2])
-    found, like = (ClusterData(data(), 3, cluster=given) for given in (clusters.to(dtype), clusters))
-    assert torch.equal(found.partition.node_perm, like.partition.node_perm)
-
-
 def test_weights_and_arrays_that_torch_cannot_map(tmp_path):
     weights = torch.rand(12)
     batches = [
@@ -123,10 +91,7 @@ def test_ids_that_inference_made():
 
 def test_pygs_own_classes_are_edges_and_ids():
     edges = EdgeIndex(EDGES, sparse_size=(N, N))
-    expected = next(iter(NeighborLoader(data(), [2], batch_size=3, seed=1)))
-    assert torch.equal(
-        next(iter(NeighborLoader(data(edge_index=edges), [2], batch_size=3, seed=1))).n_id, expected.n_id
-    )
+    assert torch.equal(batch_of(edge_index=edges).n_id, batch_of().n_id)
     loader = LinkNeighborLoader(data(), [2], edge_label_index=edges, batch_size=3)
     assert torch.equal(next(iter(loader)).input_id, torch.arange(3))
 
@@ -158,7 +123,17 @@ def saint(edges):
     return next(iter(GraphSAINTNodeSampler(data(edge_index=edges), 3, sample_coverage=2, log=False, seed=1)))
 
 
+def batch_of(seeds=None, **values):
+    return next(iter(NeighborLoader(data(**values), [2], seeds, batch_size=3, seed=1)))
+
+
 USES = {
+    "seeds": (lambda x: batch_of(x), IDS),
+    "edges": (lambda x: batch_of(edge_index=x), EDGES),
+    "pairs": (lambda x: links(edge_label_index=x), EDGES),
+    "index": (lambda x: rows(x), IDS),
+    "clusters": (lambda x: ClusterData(data(), 3, cluster=x), torch.tensor([0, 1, 2, 0, 1, 2])),
+    "edges of walks": (lambda x: Node2Vec(x, 4, 4, 3, num_nodes=N).pos_sample(IDS), EDGES),
     "given negatives": (lambda x: links(neg_sampling=GivenNegatives(x)), NEGATIVES),
     "function of negatives": (lambda x: links(neg_sampling=GivenNegatives(lambda src, dst: x, 2)), NEGATIVES[:3]),
     "weights of negatives": (
@@ -253,22 +228,18 @@ def test_rows_are_written_as_numbers_that_fit():
 )
 def test_what_has_no_numbers_in_memory_is_refused(odd, tmp_path):
     embedding = manyhop.Embedding(N, 2, placement="process")
-    uses = {
-        "weights": lambda: NeighborLoader(data(w=odd(torch.rand(12))), [2], batch_size=3, weight_attr="w"),
-        "save": lambda: manyhop_pyg.save(data(x=odd(X)), tmp_path / "g"),
-    }
+    uses = [
+        lambda: NeighborLoader(data(w=odd(torch.rand(12))), [2], batch_size=3, weight_attr="w"),
+        lambda: manyhop_pyg.save(data(x=odd(X)), tmp_path / "g"),
+    ]
     if odd is not quantized:
-        edges, ids = odd(EDGES), odd(IDS)
-        uses |= {
-            "edges": lambda: NeighborLoader(data(edge_index=edges), [2], batch_size=3),
-            "seeds": lambda: NeighborLoader(data(), [2], ids, batch_size=3),
-            "pairs": lambda: LinkNeighborLoader(data(), [2], edge_label_index=edges, batch_size=3),
-            "index": lambda: rows(ids),
-            "embedding": lambda: embedding(ids),
-            "walks": lambda: Node2Vec(edges, 4, 4, 3, num_nodes=N),
-            "store": lambda: GraphStore().put_edge_index((ids, ids), edge_type=None, layout="coo", size=(N, N)),
-        }
-    for use in uses.values():
+        ids = odd(IDS)
+        store = GraphStore()
+        uses += [
+            lambda: embedding(ids),
+            lambda: store.put_edge_index((ids, ids), edge_type=None, layout="coo", size=(N, N)),
+        ]
+    for use in uses:
         with pytest.raises((FeatureError, GraphError, InputError), match="as a dense tensor in memory, got a tensor"):
             use()
 

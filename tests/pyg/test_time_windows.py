@@ -96,13 +96,6 @@ def test_types(hetero):
             assert ((start <= batch[t].time[n:]) & (batch[t].time[n:] <= end)).all()
 
 
-def test_single_batches(data):
-    loader = NeighborLoader(data, [4, 3], input_time=windows(60), time_attr="time", **OPTIONS)
-    expected = list(loader)
-    batch = loader.batch(expected[3].n_id[:9], input_time=expected[3].seed_time, key=(1, 0, 3))
-    assert torch.equal(batch.edge_index, expected[3].edge_index)
-
-
 @pytest.mark.parametrize(
     ("time", "options", "message"),
     [
