@@ -29,8 +29,7 @@ from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.topologies import is_of_edges
-from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
 from manyhop_pyg.samplers.requests import to_sampler_output
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, StoreSize

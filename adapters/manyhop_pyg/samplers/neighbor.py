@@ -1,26 +1,28 @@
-"""PyG's sampler interface over the engine: any PyG loader can use it, also in worker processes."""
+"""PyG's sampler interface over the engine: any PyG loader can use these samplers, also in worker processes."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, NoReturn, TypeAlias
 
 from torch import Tensor
+from torch_geometric.data import FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
+    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop.arguments import flag, flags
+from manyhop.arguments import as_ids, flag, flags
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
-from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.samplers.requests import (
@@ -36,11 +38,32 @@ from manyhop_pyg.samplers.seeds import (
     node_metadata,
     seeds_of,
 )
-from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
+from manyhop_pyg.samplers.spec import as_num_neighbors, integers, make_spec
 from manyhop_pyg.typing import PyGData, Sample
 
 
-class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+class _Sampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+    """A sampler whose engine is built anew in each process."""
+
+    topology: Topology
+    gpu_samplings: dict[Hashable, object]
+    """Created and shared by the loaders of this sampler."""
+
+    def _rebuild(self) -> None:
+        """Build the engine for the current settings."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, object]:
+        made_anew = ("engine", "seed_edges", "gpu_samplings")
+        return {name: value for name, value in self.__dict__.items() if name not in made_anew}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.gpu_samplings = {}
+        self._rebuild()
+
+
+class NeighborSampler(_Sampler):
     """Sample neighbours, hop by hop: PyG's ``NeighborSampler``, without pyg-lib or torch-sparse.
 
     It is a PyG ``BaseSampler``: pass it to any loader as ``node_sampler``, ``link_sampler`` or ``neighbor_sampler``.
@@ -114,14 +137,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._disjoint = flag("disjoint", disjoint)
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
-        self.gpu_samplings: dict[Hashable, object] = {}
-        """Created and shared by the loaders of this sampler."""
+        self.gpu_samplings = {}
         if share_memory:
             share_topology(self.topology)
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """Build the engine for the current settings."""
         if self._temporal_strategy not in ("uniform", "last"):
             raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
         strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
@@ -287,15 +308,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         times = self.topology.edge_time
         return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
 
-    def __getstate__(self) -> dict[str, object]:
-        made_anew = ("engine", "seed_edges", "spec", "gpu_samplings")
-        return {name: value for name, value in self.__dict__.items() if name not in made_anew}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self.gpu_samplings = {}
-        self._rebuild()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
 
@@ -326,3 +338,98 @@ def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:
         raise InputError(
             f"Expected subgraph_type 'directional', 'bidirectional' or 'induced', got {value!r}."
         ) from None
+
+
+HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
+
+NO_TIMES = "HGT sampling has no times: leave input_time out, or use NeighborLoader."
+
+
+class HGTSampler(_Sampler):
+    """Sample a similar number of nodes of each type (arXiv 2003.01332): PyG's ``HGTSampler``, without torch-sparse.
+
+    Args:
+        data: ``HeteroData``, or stores with types.
+        num_samples: number of nodes to add per hop, for each node type or for all.
+        is_sorted: whether edges are sorted by destination; this is checked.
+        share_memory: move the topology to shared memory, for spawned worker processes.
+        max_neighbors: most neighbours of a node per edge type, 1 to 1024 (50, PyG's constant). Of more neighbours, a
+            uniform sample is used for the candidates, and another one for the edges of the batch. ``None``: no limit
+            (on CPUs).
+
+    Raises:
+        InputError: homogeneous data, or numbers that do not fit it.
+        GraphError: a topology that is wrong.
+    """
+
+    def __init__(
+        self,
+        data: HeteroInput,
+        num_samples: list[int] | dict[NodeType, list[int]],
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        *,
+        max_neighbors: int | None = 50,
+    ) -> None:
+        flags(is_sorted=is_sorted, share_memory=share_memory)
+        raw = read_data(data)
+        if not raw.hetero:
+            raise InputError(
+                f"Expected data with node and edge types for {type(self).__name__}, got {type(data).__name__}. "
+                "NeighborSampler samples homogeneous graphs."
+            )
+        self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
+        claim_place(data, self.topology)
+        if not isinstance(num_samples, Mapping):
+            num_samples = {node_type: num_samples for node_type in raw.num_nodes}
+        samples = {k: integers("num_samples, of each hop,", v) for k, v in num_samples.items()}
+        self.num_samples = num_samples
+        self.num_hops = max(map(len, samples.values()), default=0)
+        self.max_neighbors = max_neighbors
+        self.spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
+        if share_memory:
+            share_topology(self.topology)
+        self.gpu_samplings = {}
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self.engine = host_engine(self.topology.graph, self.spec)
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """Node types of the graph."""
+        return list(self.topology.graph.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types of the graph."""
+        return list(self.topology.graph.edge_types)
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
+        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
+        out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
+        out.metadata = node_metadata(index, index.input_id, None)
+        return out
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """Return the engine's request for seed nodes.
+
+        Raises:
+            InputError: seeds with times, or of a type that the graph does not have.
+        """
+        if index.time is not None:
+            raise InputError(NO_TIMES)
+        seeds, _ = seeds_of(index)
+        return NodeRequest(
+            key=key, seeds={self.topology.node_type(t): as_ids("seed nodes", ids).long() for t, ids in seeds.items()}
+        )
+
+    def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
+        """Convert the engine's sample to PyG's."""
+        out = to_sampler_output(sample, self.topology)
+        out.num_sampled_nodes = None  # as in PyG: edges are those among all nodes, so hops cannot be trimmed
+        return out
+
+    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
+        """Raise InputError: HGT sampling starts from nodes."""
+        raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")

@@ -21,8 +21,7 @@ from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
-from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
 from manyhop_pyg.samplers.seeds import SeedEdges, columns_of, finish_seed_edges, node_metadata
 from manyhop_pyg.typing import Inputs, Metadata, Sample
 
