@@ -29,10 +29,6 @@ def test_edge_list_is_grouped_by_destination_in_given_order():
     assert (csc.num_src, csc.num_dst, csc.num_edges) == (5, 3, 4)
 
 
-def test_sorted_edges_need_no_permutation():
-    assert build(row=torch.tensor([4, 0]), col=torch.tensor([0, 2])).perm is None
-
-
 def test_times_sort_each_column_stably():
     time = torch.tensor([5, 1, 5, 0])
     csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 2, 2, 0]), time=time)

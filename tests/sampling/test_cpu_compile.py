@@ -9,12 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import manyhop
 from manyhop.loading.pipeline import Stats
-from manyhop.system import numba_cache, numba_kernels
+from manyhop.system import numba_kernels
 
 HELPERS = """\
 from manyhop.system.numba_kernels import helper
@@ -216,30 +215,6 @@ def test_variants_do_without_helpers():
     variant = numba_kernels.without(_kernel, _far)
     assert [variant(7, False), variant(7, True)] == [8, 0]
     assert [_kernel(7, False), _kernel(7, True)] == [8, 49]
-
-
-def test_what_is_prepared_is_counted(monkeypatch, capsys):
-    monkeypatch.setattr(numba_cache.progress, "_done", 0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-
-    def declare(c):
-        @numba_kernels.kernel("int64(int64)")
-        def add(x):
-            return x + np.int64(c)
-
-        return add
-
-    kernels = [declare(1), declare(2)]
-    monkeypatch.setattr(numba_kernels, "Cache", numba_cache.NoCache)
-    monkeypatch.setattr(numba_cache.NoCache, "__init__", lambda self, *_: setattr(self, "_name", "add"))
-    numba_kernels.prepare(*kernels)
-    log = capsys.readouterr().err
-    assert "kernels 1/2 (add) ..." in log
-    assert "kernels 2/2 (add) ..." in log
-    assert log.endswith("\r\033[K")
-    assert [k(1) for k in kernels] == [2, 3]
-    numba_kernels.prepare(*kernels)
-    assert capsys.readouterr().err == ""
 
 
 def test_kernels_compiled_within_a_stage():

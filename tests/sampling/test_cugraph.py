@@ -237,15 +237,3 @@ def test_bad_requests_are_errors():
     )
     with pytest.raises(InputError, match="exclude"):
         sampler.sample(some)
-
-
-def test_picks_are_uniform():
-    _, col, graph = homogeneous(8, 60)
-    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
-    asked = [request({HOMOGENEOUS_NODE: list(range(8)) * 2}, k) for k in range(300)]
-    counts = np.zeros(60)
-    for sample in sampler.begin(asked).finish():
-        np.add.at(counts, sample.edge_id[HOMOGENEOUS_EDGE].numpy(), 1)
-    degree = np.bincount(col, minlength=8)
-    expected = 600 * np.minimum(2, degree)[col] / degree[col]
-    assert np.abs(counts - expected).max() < 6 * np.sqrt(2 * expected.max())

@@ -22,7 +22,6 @@ from manyhop.sampling import (
     ReferenceHGTSampler,
     ReferenceLaborSampler,
     ReferenceSampler,
-    engines,
 )
 from manyhop.sampling.engines import engine_for, placed_engine
 
@@ -87,11 +86,6 @@ def test_tables_are_made_where_an_engine_reads_them(few_are_many, kind, backend)
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_the_cpu_samples_where_no_backend_is_named(kind):
-    assert isinstance(engine_for(make_graph(), SPECS[kind]), engines.HostEngine)
-
-
-@pytest.mark.parametrize("kind", SPECS)
 def test_an_engine_of_the_cpu_follows_tables_that_move(kind):
     graph, spec = make_graph(), SPECS[kind]
     engine, want = engine_for(graph, spec), expected(spec)
@@ -112,19 +106,6 @@ def test_an_engine_of_the_cpu_is_made_when_it_is_first_needed(monkeypatch):
     pending.finish()
     engine.sample(REQUESTS[0])
     assert len(made) == 1
-
-
-def test_samples_are_in_the_memory_that_is_given():
-    shapes = []
-
-    def empty(shape, dtype):
-        shapes.append(shape)
-        return torch.empty(shape, dtype=dtype)
-
-    engine = engine_for(make_graph(), SPECS[NeighborSpec], empty=empty)
-    assert shapes == []
-    sample = engine.sample(REQUESTS[0])
-    assert (sample.node[HOMOGENEOUS_NODE].numel(),) in shapes
 
 
 def test_what_no_engine_can_do():

@@ -45,11 +45,6 @@ class TestWhatIsLeft:
         assert got.num_sampled_nodes == {HOMOGENEOUS_NODE: [1, 2, 0, 0]}
         assert got.num_sampled_edges == {HOMOGENEOUS_EDGE: [2, 0, 0]}
 
-    def test_nothing_is_left(self, backend):
-        got = sample(backend, line(), [3, 1, 1])
-        assert got.node[HOMOGENEOUS_NODE].tolist() == [0]
-        assert got.row[HOMOGENEOUS_EDGE].tolist() == []
-
     def test_ids_of_no_edge(self, backend):
         assert_equal(sample(backend, line(), [-1, 4, 2**62]), sample(backend, line(), []))
 

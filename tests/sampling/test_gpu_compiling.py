@@ -76,13 +76,3 @@ def test_what_cannot_be_compiled_is_left_to_its_launch():
     assert len(other.compiled) == 1
     a[(1,)](K=1)
     assert len(broken.launched) == 1
-
-
-def test_an_error_of_the_host_ends_it():
-    kernel = Kernel()
-    a = Ahead(kernel)
-    with pytest.raises(ZeroDivisionError):
-        compile_ahead(lambda: (a[(1,)](K=1), 1 // 0), DEVICE)
-    a[(1,)](K=1)
-    assert len(kernel.launched) == 1
-    assert kernel.compiled == []

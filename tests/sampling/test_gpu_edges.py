@@ -18,7 +18,6 @@ from manyhop.sampling import (
     GPUSampler,
     NegativeSpec,
     NeighborSpec,
-    ReferenceSampler,
 )
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.lookup import EdgeLookup
@@ -157,26 +156,10 @@ def test_lookup_equals_that_of_the_cpu(data):
 
 
 class TestErrors:
-    def test_another_edge_type(self):
-        gpu, _ = both(bipartite(), RATES)
-        with pytest.raises(InputError, match="rated_by"):
-            gpu.sample(request([1], [1], edge_type=RATED))
-
-    def test_times_need_trees(self):
-        gpu, _ = both(bipartite(), RATES)
-        with pytest.raises(InputError, match="disjoint=True"):
-            gpu.sample(request([1], [1], time_max=torch.tensor([3])))
-
     def test_times_with_some_batches_only(self):
         gpu, _ = both(bipartite(), RATES, disjoint=True)
         with pytest.raises(InputError, match="with all of the requests"):
             gpu.begin([request([1], [1], time_max=torch.tensor([3])), request([1], [1])])
-
-    def test_disjoint_must_agree(self):
-        graph = bipartite()
-        nodes = ReferenceSampler(graph, NeighborSpec(fanouts={t: (2,) for t in graph.edge_types}, disjoint=True))
-        with pytest.raises(InputError, match="disjoint=False"):
-            GPUEdgeSampler(OnHost(nodes), graph, RATES, device=DEVICE).sample(request([1], [2]))
 
     def test_no_requests(self):
         gpu, _ = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary"))

@@ -286,20 +286,10 @@ def test_equal_weights_with_replacement_pick_as_without_weights(d):
         assert by_weight.tolist() == picks.uniform(np.uint64(key), d, 5, replace=True).tolist()
 
 
-class TestEdgeIndex:
-    def test_is_one_contiguous_tensor(self):
-        out = ask(make_world(1), NeighborSpec(fanouts=fanouts(3, 3)), {"a": [0, 1]})
-        for t in TYPES:
-            index = out.edge_index(t)
-            assert index.is_contiguous()
-            assert index.tolist() == [out.row[t].tolist(), out.col[t].tolist()]
-            if index.numel():
-                assert index.data_ptr() == out.row[t].data_ptr()
-
-    def test_of_separate_tensors(self):
-        out = ask(make_world(1), NeighborSpec(fanouts=fanouts(3, 3)), {"a": [0, 1]})
-        apart = replace(out, row={t: r.clone() for t, r in out.row.items()})
-        assert torch.equal(apart.edge_index(TYPES[0]), out.edge_index(TYPES[0]))
+def test_edge_index_of_separate_tensors():
+    out = ask(make_world(1), NeighborSpec(fanouts=fanouts(3, 3)), {"a": [0, 1]})
+    apart = replace(out, row={t: r.clone() for t, r in out.row.items()})
+    assert torch.equal(apart.edge_index(TYPES[0]), out.edge_index(TYPES[0]))
 
 
 def test_parallel_edges_are_different_entries():
