@@ -22,7 +22,7 @@ from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import reader_of
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
-from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type
+from manyhop_dgl.samplers.arguments import fanouts_by_type, type_of
 from manyhop_dgl.samplers.edges import EdgePredictionSampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
@@ -199,10 +199,7 @@ def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
     kind, known = ("edge", graph.canonical_etypes) if of_edges else ("node", graph.ntypes)
     if isinstance(indices, dict):
         for name in indices:
-            if of_edges:
-                canonical(name, graph.canonical_etypes, "indices")
-            elif name not in known:
-                raise InputError(f"Unknown node type {name!r} in indices. The graph has: {list(known)}.")
+            type_of(name, known, kind, "indices")
     elif len(known) > 1:
         raise InputError(
             f"Expected indices as a dict, {kind} type -> ids, since the graph has several {kind} types: {list(known)}."

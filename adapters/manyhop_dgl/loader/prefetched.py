@@ -118,15 +118,9 @@ class Prefetched:
         return [frame.data for frame in (*graph.node_frames.values(), *graph.edge_frames.values())]
 
     def _is_same(self, state: _State) -> bool:
-        if not self._of_dgl:
-            graph: Any = self._graph
-            there = iter(state.there)
-            for frames in (graph.node_frames, graph.edge_frames):  # once per batch, without a list
-                for frame in frames.values():
-                    if frame.data is not next(there, None):
-                        return False
-            return True
         there, data = self.there(), state.data
+        if not self._of_dgl:
+            return len(there) == len(state.there) and all(map(is_, there, state.there))
         return there == state.there and all(map(is_, map(self._value, data.entries), data.values))
 
     def _value(self, entry: Entry) -> Any:

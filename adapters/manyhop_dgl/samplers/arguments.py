@@ -128,6 +128,20 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
     raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
 
 
+def type_of(name: object, types: Iterable[Any], kind: str, what: str) -> Any:
+    """Return the node type, or the canonical edge type, of a name.
+
+    Raises:
+        InputError: an unknown type, or an ambiguous one.
+    """
+    known = list(types)
+    if kind == "edge":
+        return canonical(name, known, what)
+    if name not in known:
+        raise InputError(f"Unknown node type {name!r} in {what}. The graph has: {known}.")
+    return name
+
+
 def as_ids(ids: object, what: str) -> Tensor:
     """Return ``[n] int64`` ids; the very tensor if it is one already.
 
@@ -182,10 +196,7 @@ def check_types(names: Names, types: Iterable[Any], kind: str, what: str) -> Non
     known = list(types)
     if isinstance(names, Mapping):
         for name in names:
-            if kind == "edge":
-                canonical(name, known, what)
-            elif name not in known:
-                raise InputError(f"Unknown node type {name!r} in {what}. The graph has: {known}.")
+            type_of(name, known, kind, what)
     elif names and len(known) > 1:
         example = known[0][1] if kind == "edge" and len({t[1] for t in known}) == len(known) else known[0]
         raise InputError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import flag
-from manyhop.errors import FeatureError, InputError
+from manyhop.errors import FeatureError
 from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
@@ -18,13 +18,13 @@ from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.samplers.arguments import (
-    canonical,
     check_name,
     check_names,
     freeze_fanouts,
     read_exclude,
     read_seeds,
     same_device,
+    type_of,
 )
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import Arguments, Plans, as_device
@@ -159,7 +159,7 @@ def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) 
     if not names:
         return []
     if isinstance(names, Mapping):
-        by_type = {_known(t, data, what): list(of_type) for t, of_type in names.items()}
+        by_type = {type_of(t, data, what, f"{what}_features"): list(of_type) for t, of_type in names.items()}
         missing = [(name, t) for t, of_type in by_type.items() for name in of_type if name not in data[t]]
         if missing:
             name, t = missing[0]
@@ -170,11 +170,3 @@ def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) 
             known = sorted({known for of_type in data.values() for known in of_type})
             raise FeatureError(f"Expected '{name}' among the {what} data of the graph, which has: {known}.")
     return [(name, t) for name in names for t, of_type in data.items() if name in of_type]
-
-
-def _known(name: object, data: Mapping[Any, object], what: str) -> Any:
-    if what == "edge":
-        return canonical(name, data, "edge_features")
-    if name not in data:
-        raise InputError(f"Unknown node type {name!r} in node_features. The graph has: {list(data)}.")
-    return name
