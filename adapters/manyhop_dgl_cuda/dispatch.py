@@ -55,13 +55,13 @@ _BY_GRAPH = {
 }
 # Functions of tensors only.
 _BY_DEVICE = {
-    "_segment_reduce": "segments.segment_reduce",
-    "_bwd_segment_cmp": "segments.bwd_segment_cmp",
-    "_scatter_add": "segments.scatter_add",
-    "_segment_mm": "segments.segment_mm",
-    "_segment_mm_backward_B": "segments.segment_mm_backward_b",
-    "_gather_mm": "segments.gather_mm",
-    "_gather_mm_scatter": "segments.gather_mm_scatter",
+    "_segment_reduce": "message_passing.segment_reduce",
+    "_bwd_segment_cmp": "message_passing.bwd_segment_cmp",
+    "_scatter_add": "message_passing.scatter_add",
+    "_segment_mm": "message_passing.segment_mm",
+    "_segment_mm_backward_B": "message_passing.segment_mm_backward_b",
+    "_gather_mm": "message_passing.gather_mm",
+    "_gather_mm_scatter": "message_passing.gather_mm_scatter",
 }
 
 

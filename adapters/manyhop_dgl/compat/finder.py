@@ -63,7 +63,7 @@ class Finder(MetaPathFinder):
 
 
 def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    from manyhop_dgl.compat.torchdata import spec_of
+    from manyhop_dgl.compat.stand_ins import spec_of
 
     return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
@@ -147,7 +147,7 @@ _EXECUTE = {_GRAPHBOLT: _execute_graphbolt, "dgl.sparse": _execute_sparse}
 
 def _stand_in(module: ModuleType) -> None:
     """Fill ``dgl.graphbolt`` with the names that DGL uses, and an error for all others."""
-    from manyhop_dgl.compat import graphbolt as stand_in
+    from manyhop_dgl.compat import stand_ins as stand_in
 
     for attribute in [name for name in vars(module) if not name.startswith("__")]:
         delattr(module, attribute)

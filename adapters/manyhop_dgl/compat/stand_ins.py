@@ -1,7 +1,7 @@
-"""The modules of torchdata that code for DGL 2.1 imports, and that later versions do not have: torch's pipes.
+"""The names of ``dgl.graphbolt`` that DGL itself uses, and the modules that newer versions of torchdata lack.
 
-``torchdata.datapipes`` had torch's pipes under its own name, and more of them; ``torchdata.dataloader2.graph`` looked
-into chains of pipes. GraphBolt of DGL 2.1, and stages that users write for it, use both.
+GraphBolt itself is ``manyhop_dgl.graphbolt``. ``torchdata.datapipes`` contained torch's pipes, and
+``torchdata.dataloader2.graph`` functions on chains of pipes. GraphBolt of DGL 2.1 and users' stages for it use both.
 """
 
 from __future__ import annotations
@@ -13,10 +13,53 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.utils.data.datapipes.iter
 import torch.utils.data.datapipes.map
+from torch import Tensor
 from torch.utils import data
 from torch.utils.data.graph import traverse_dps
+
+__all__ = ["FusedCSCSamplingGraph", "etype_tuple_to_str", "expand_indptr"]
+
+
+class FusedCSCSamplingGraph:
+    """A class without instances, for ``isinstance(g, dgl.graphbolt.FusedCSCSamplingGraph)``."""
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "GraphBolt's graphs need its C++ library. Use manyhop_dgl.graphbolt.fused_csc_sampling_graph(...)."
+        )
+
+
+def expand_indptr(
+    indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
+) -> Tensor:
+    """Return the column of each entry of a CSC matrix.
+
+    Args:
+        indptr: ``[num_columns + 1]``, where each column's entries begin.
+        dtype: of the result; that of ``node_ids`` if left out.
+        node_ids: ``[num_columns]``: the name of each column; default: its position.
+        output_size: the number of entries, if it is known.
+
+    Returns:
+        ``[num_entries]``.
+    """
+    if node_ids is None:
+        if dtype is None:
+            raise ValueError("Expected dtype or node_ids: one of them says which dtype the result has.")
+        node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
+    columns = torch.repeat_interleave(node_ids, indptr.diff(), output_size=output_size)
+    return columns if dtype is None else columns.to(dtype)
+
+
+def etype_tuple_to_str(c_etype: tuple[str, str, str]) -> str:
+    """Join an edge type: ``("user", "likes", "item")`` -> ``"user:likes:item"``."""
+    if not isinstance(c_etype, tuple) or len(c_etype) != 3:
+        raise TypeError(f"Expected an edge type (source, relation, destination), got {c_etype!r}.")
+    return ":".join(c_etype)
+
 
 Graph = Mapping[int, tuple[object, Any]]
 
