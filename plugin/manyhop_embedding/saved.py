@@ -17,11 +17,11 @@ from manyhop.arguments import path_of
 from manyhop.errors import InputError, StateError
 from manyhop.features.exchange.spread import overlap
 from manyhop.features.whole_memory.partition import read_rows
-from manyhop.files.disk_room import unfinished, writing
 from manyhop.files.dtypes import dtype_name
-from manyhop.files.json_files import read_json
+from manyhop.files.formats import read_json
 from manyhop.files.part import FilePart
 from manyhop.files.rows import Rows
+from manyhop.files.tensor_file import unfinished, writing
 from manyhop.ranks import control, cuda, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.place import Owners, Table

@@ -31,9 +31,9 @@ def tables(num_rows, seed=0):
 
 
 def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 << 20):
-    from manyhop.features.exchange.gpu import quota, transfer
+    from manyhop.features.exchange.gpu import flight, transfer
 
-    transfer.PART_BYTES, quota.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
+    transfer.PART_BYTES, flight.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
     exchange = make_exchange("GPUs")
     right = []

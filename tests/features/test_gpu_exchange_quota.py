@@ -9,8 +9,8 @@ pytest.importorskip("triton")
 
 from manyhop import World
 from manyhop.features import DistributedRows, RowRequest
-from manyhop.features.exchange.gpu import quota
-from manyhop.features.exchange.gpu.quota import Shares, SpeculativeQuota
+from manyhop.features.exchange.gpu import flight
+from manyhop.features.exchange.gpu.flight import Shares, SpeculativeQuota
 from manyhop.features.exchange.gpu.routes import Repeats
 from manyhop.features.exchange.requested import Pattern
 from manyhop.features.sources import HotRows
@@ -53,7 +53,7 @@ def test_the_next_exchange_may_need_a_little_more():
 def test_what_is_long_past_is_forgotten():
     known = SpeculativeQuota(1)
     known.learn(1, [100_000], [[16]], 4)
-    for _ in range(quota._WINDOW - 1):
+    for _ in range(flight._WINDOW - 1):
         known.learn(2, [1000], [[16]], 4)
     assert known.ahead > 100_000 * 16
     known.learn(2, [1000], [[16]], 4)
@@ -61,7 +61,7 @@ def test_what_is_long_past_is_forgotten():
     large = known.shares(1, [[16]], 4)
     assert 16 * large.row_caps[0] <= known.ahead < 17 * large.row_caps[0]
     assert 4 * large.id_caps[0] <= 8 * known.id_words < 5 * large.id_caps[0]
-    for kind in range(3, 3 + quota._MOST_KINDS):
+    for kind in range(3, 3 + flight._MOST_KINDS):
         known.learn(kind, [10], [[16]], 4)
     assert known.shares(1, [[16]], 4).row_caps == (0,)
 
@@ -72,7 +72,7 @@ def test_all_ranks_learn_the_same_with_more_ranks_sending_less():
         for each in alike:
             each.learn(1, needs, [[512]], 4)
     assert alike[0].shares(1, [[512]], 4) == alike[1].shares(1, [[512]], 4)
-    assert 0.9 * quota.AHEAD_BYTES < 3 * alike[0].ahead <= quota.AHEAD_BYTES
+    assert 0.9 * flight.AHEAD_BYTES < 3 * alike[0].ahead <= flight.AHEAD_BYTES
     assert alike[0].ahead % 16 == 0  # kernels move 16 bytes at a time
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyhop.arguments import check_range, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
-from manyhop.files.disk_room import replacing
+from manyhop.files.tensor_file import replacing
 from manyhop.system.threads import in_forked_children
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,

@@ -18,8 +18,8 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.arguments import as_ids, flag, integer, path_of
 from manyhop.errors import InputError
-from manyhop.files.disk_room import replacing
 from manyhop.files.saved_tensors import load_safely
+from manyhop.files.tensor_file import replacing
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts

@@ -17,8 +17,8 @@ from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from manyhop.arguments import flag, integer, path_of
 from manyhop.errors import InputError
-from manyhop.files.disk_room import replacing
 from manyhop.files.saved_tensors import load_safely
+from manyhop.files.tensor_file import replacing
 from manyhop.loading import BatchContext
 from manyhop.memory.stores.copies import checksum
 from manyhop.sampling import BatchKey

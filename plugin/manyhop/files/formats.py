@@ -1,7 +1,8 @@
-"""Open tensors in files: their headers and manifests tell where the rows are."""
+"""Open tensors in files: their headers and manifests tell where the rows are. JSON is read with limits."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -13,10 +14,58 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.files.dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
-from manyhop.files.json_files import parse_json, read_json
 from manyhop.files.parquet import parquet_columns, read_parquet
 from manyhop.files.part import FilePart, file_size
 from manyhop.files.rows import Paths, Rows
+
+MOST_BYTES = 1 << 28
+"""Bytes of a JSON file that is read."""
+MOST_LEVELS = 64
+"""Lists and objects inside of each other."""
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        InputError: no JSON, or it is too large or too deep, or has a duplicate key.
+        FileNotFoundError: no such file.
+    """
+    if not path.exists():
+        raise FileNotFoundError(path)
+    if (size := file_size(path)) > MOST_BYTES:
+        raise InputError(f"{path}: expected at most {MOST_BYTES} bytes of JSON, got {size}. Keep data in other files.")
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """Return the value of JSON text; raises as :func:`read_json`."""
+    try:
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{where}: expected a JSON text: {what}.") from error
+    if not within_levels(value, MOST_LEVELS):
+        raise InputError(f"{where}: expected a JSON text of at most {MOST_LEVELS} levels: it is nested too deeply.")
+    return value
+
+
+def within_levels(value: Any, levels: int) -> bool:
+    """Return whether lists and dictionaries are nested at most ``levels`` times."""
+    if not isinstance(value, list | dict):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(within_levels(v, levels - 1) for v in inner)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r} occurs twice")
+        found[name] = value
+    return found
+
 
 _KNOWN = ".npy, .bin (with a manifest .bin.json beside it), .json (a manifest), .parquet and .safetensors"
 _MOST_HEADER = 100_000_000  # bytes of a safetensors header, by its specification

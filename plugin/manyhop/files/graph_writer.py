@@ -21,15 +21,14 @@ from torch import Tensor
 
 from manyhop.arguments import flags, path_of
 from manyhop.errors import GraphError, InputError
-from manyhop.files.disk_room import unfinished, writing
 from manyhop.files.dtypes import dtype_name, numpy_dtype
+from manyhop.files.formats import MOST_LEVELS, within_levels
 from manyhop.files.formats import open as open_rows
 from manyhop.files.ids import SourceIds
-from manyhop.files.json_files import MOST_LEVELS, within_levels
 from manyhop.files.rows import Rows
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.stored_graph import FORMAT, MANIFEST, VERSION, StoredGraph, checksums, open_graph
-from manyhop.files.tensor_file import write
+from manyhop.files.tensor_file import unfinished, write, writing
 from manyhop.graph import EdgeType, NodeType
 from manyhop.system.memory import available_memory
 from manyhop.system.progress import Progress

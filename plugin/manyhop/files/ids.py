@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files.disk_room import writing
 from manyhop.files.formats import open as open_rows
 from manyhop.files.parquet import arrow, open_parquet, parquet_columns
-from manyhop.files.tensor_file import write
+from manyhop.files.tensor_file import write, writing
 
 
 def is_text(array: Any) -> bool:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.files.disk_room import writing
 from manyhop.files.part import FilePart
-from manyhop.files.tensor_file import TensorFile
+from manyhop.files.tensor_file import TensorFile, writing
 from manyhop.system.arrays import bytes_of
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import Progress

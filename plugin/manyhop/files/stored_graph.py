@@ -13,9 +13,8 @@ from torch import Tensor
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError
 from manyhop.files.dtypes import dtype_name
-from manyhop.files.formats import check_sum, inside, no_others
+from manyhop.files.formats import check_sum, inside, no_others, read_json
 from manyhop.files.formats import open as open_rows
-from manyhop.files.json_files import read_json
 from manyhop.files.part import FilePart
 from manyhop.files.rows import Rows
 from manyhop.graph import (

@@ -15,8 +15,7 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.gpu.connections import connections
-from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
-from manyhop.features.exchange.gpu.quota import SpeculativeQuota
+from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, SpeculativeQuota
 from manyhop.features.exchange.gpu.routes import Group, Repeats, enqueue_routes, make_groups, marker, placer
 from manyhop.features.exchange.gpu.transfer import Transfer, enqueue_serve, usual_kernels
 from manyhop.features.exchange.peers import Peers

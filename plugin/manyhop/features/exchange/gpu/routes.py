@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight
-from manyhop.features.exchange.gpu.quota import Shares
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight, Shares
 from manyhop.features.exchange.requested import Pattern
 from manyhop.features.exchange.row_exchange import Status, Tag
 from manyhop.features.kernels.routes import TILE, mark, place

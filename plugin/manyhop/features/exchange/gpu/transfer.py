@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
-from manyhop.features.exchange.gpu.quota import Shares
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight, Shares
 from manyhop.features.exchange.gpu.routes import Group
 from manyhop.features.exchange.peers import Peers
 from manyhop.features.exchange.requested import Piece, lay_out
