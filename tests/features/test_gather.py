@@ -276,14 +276,10 @@ def test_the_first_wrong_index_is_named_with_threads_too() -> None:
         gather([(source, index)], threads=4)
 
 
-def test_an_empty_source_has_no_rows() -> None:
-    with pytest.raises(FeatureError, match=r"\[0, 0\)"):
-        gather([(torch.zeros(0, 3), torch.tensor([0]))])
-
-
 @pytest.mark.parametrize(
     ("source", "index", "message"),
     [
+        (torch.zeros(0, 3), torch.tensor([0]), r"\[0, 0\)"),
         (torch.zeros(5), torch.tensor([0.0]), "got .* torch.float32"),
         (torch.zeros(5), torch.tensor([True]), "got .* torch.bool"),
         (torch.zeros(5), torch.tensor([[1]]), r"got \[1, 1\]"),
@@ -299,11 +295,6 @@ def test_an_empty_source_has_no_rows() -> None:
 def test_what_cannot_be_gathered(source: Any, index: Any, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
         gather([(source, index)])
-
-
-def test_there_is_no_such_dimension() -> None:
-    with pytest.raises(FeatureError, match="rows along dimension 2"):
-        gather([RowRequest(torch.zeros(5, 5), torch.tensor([0]), 2)])
 
 
 def test_threads_are_checked() -> None:
