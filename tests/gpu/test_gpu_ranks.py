@@ -59,13 +59,16 @@ def fill_memory(kind):
             memory.copy_from(source)
             shards = Shards(n, world.world_size)
             mine = shards.rows_of(world.rank)
-            right.append(torch.equal(memory.local.cpu(), source[mine.start : mine.stop]))
+            right.append(memory.local.is_cuda and torch.equal(memory.local.cpu(), source[mine.start : mine.stop]))
             if kind == "continuous":
-                right.append(torch.equal(memory.whole.cpu(), source))
-                ids = torch.randint(0, max(n, 1), (300 * min(n, 1),), device="cuda")
+                right.append(memory.whole.is_cuda and torch.equal(memory.whole.cpu(), source))
+            if kind == "continuous" and n > 0:
+                ids = torch.randint(0, n, (300,), device="cuda")
                 right.append(torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()]))
             other = source.flip(0)  # in parts that are not those of the memory, the last rank's first
-            begin, end = [n * 2 // 3, n] if world.rank == 0 else [0, n * 2 // 3] if world.rank == 1 else [0, 0]
+            begin, end = {0: (n * 2 // 3, n), 1: (0, n * 2 // 3)}.get(world.rank, (0, 0))
+            if world.is_alone:
+                begin = 0
             memory.put(other[begin:end], begin)
             right.append(torch.equal(memory.local.cpu(), other[mine.start : mine.stop]))
             memory.close()
