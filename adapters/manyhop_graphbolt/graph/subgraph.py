@@ -89,10 +89,14 @@ class PyGLayerData(NamedTuple):
     """Number of source nodes and of target nodes."""
 
 
+@dataclass(eq=False, repr=False)
 class SampledSubgraph(Movable):
     """The base of sampled subgraphs.
 
     The values of a heterogeneous one are dictionaries, by node type or by edge type (``"src:rel:dst"``).
+
+    Raises:
+        InputError: no edges, or edge types that are not ``"src:rel:dst"``.
     """
 
     sampled_csc: Any = None
@@ -113,6 +117,15 @@ class SampledSubgraph(Movable):
 
     edge_mask: Nodes | None = None
     """``[num_edges] bool``: which edges are real; ``None`` without padding."""
+
+    def __post_init__(self) -> None:
+        for name, part in (by_type(self.sampled_csc) or {None: None}).items():
+            if not (hasattr(part, "indptr") and hasattr(part, "indices")):
+                raise InputError(
+                    f"Expected sampled_csc as CSCFormatBase, or those by edge type, got a {type(part).__name__}."
+                )
+            if name is not None:
+                etype_str_to_tuple(name)
 
     def exclude_edges(self: Self, edges: Nodes, assume_num_node_within_int32: bool = True) -> Self:
         """Return the subgraph without some edges, with all nodes.
@@ -135,7 +148,7 @@ class SampledSubgraph(Movable):
             csc[name] = type(part)(indptr=indptr, indices=part.indices[keep])
             if ids.get(name) is not None:
                 ids[name] = ids[name][keep]
-        return type(self)(  # type: ignore[call-arg]  # as subclasses are called
+        return type(self)(
             sampled_csc=as_given(csc),
             original_column_node_ids=self.original_column_node_ids,
             original_row_node_ids=self.original_row_node_ids,
@@ -198,6 +211,10 @@ class SampledSubgraph(Movable):
         return show(type(self).__name__, {name: getattr(self, name) for name in names})
 
 
+class SampledSubgraphImpl(SampledSubgraph):
+    """A sampled subgraph of a :class:`FusedCSCSamplingGraph`."""
+
+
 def _edges_between(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Tensor) -> Tensor:
     """Return the positions of edges that connect pairs ``[n, 2]``, ascending; ``None``: rows, or columns, are nodes."""
     src, dst = (ids.long() for ids in split_pairs(pairs))
@@ -219,29 +236,6 @@ def _edges_between(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs:
 def _place(values: Tensor, wanted: Tensor) -> Tensor:
     """Return the position of each wanted value in sorted values, at least one; of others, any position."""
     return torch.searchsorted(values, wanted.contiguous()).clamp_(max=values.numel() - 1)
-
-
-@dataclass(eq=False, repr=False)
-class SampledSubgraphImpl(SampledSubgraph):
-    """A sampled subgraph of a :class:`FusedCSCSamplingGraph`.
-
-    Raises:
-        InputError: no edges, or edge types that are not ``"src:rel:dst"``.
-    """
-
-    sampled_csc: Any = None
-    original_column_node_ids: Nodes | None = None
-    original_row_node_ids: Nodes | None = None
-    original_edge_ids: Nodes | None = None
-
-    def __post_init__(self) -> None:
-        for name, part in (by_type(self.sampled_csc) or {None: None}).items():
-            if not (hasattr(part, "indptr") and hasattr(part, "indices")):
-                raise InputError(
-                    f"Expected sampled_csc as CSCFormatBase, or those by edge type, got a {type(part).__name__}."
-                )
-            if name is not None:
-                etype_str_to_tuple(name)
 
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
