@@ -37,10 +37,16 @@ _PARTS = ("tasks", "graph", "feature", "dataset_name", "all_nodes_set")
 class Task:
     """The base of tasks. Subclasses have ``metadata``, ``train_set``, ``validation_set`` and ``test_set``."""
 
+    def __getattr__(self, name: str) -> Any:
+        raise (NotImplementedError if name in ("metadata", *_SETS) else AttributeError)(name)
+
 
 class Dataset:
     """The base of datasets. Subclasses have the attributes ``tasks``, ``graph``, ``feature``, ``dataset_name`` and
     ``all_nodes_set``."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise (NotImplementedError if name in _PARTS else AttributeError)(name)
 
 
 class OnDiskTask(Task):
