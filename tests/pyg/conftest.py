@@ -44,9 +44,7 @@ def hetero() -> HeteroData:
     data["venue"].x = torch.randn(4, 2, generator=g)
 
     def edges(n_src: int, n_dst: int, n: int) -> torch.Tensor:
-        return torch.stack(
-            [torch.randint(0, n_src, (n,), generator=g), torch.randint(0, n_dst, (n,), generator=g)],
-        )
+        return torch.stack([torch.randint(0, n_src, (n,), generator=g), torch.randint(0, n_dst, (n,), generator=g)])
 
     data["author", "writes", "paper"].edge_index = edges(30, 40, 120)
     data["author", "writes", "paper"].edge_attr = torch.arange(120)

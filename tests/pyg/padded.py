@@ -4,10 +4,7 @@ from typing import Any
 
 import torch
 
-from manyhop_pyg import (
-    LinkNeighborLoader,
-    NeighborLoader,
-)
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader
 
 
 def node_loader(data: Any, **options: Any) -> NeighborLoader:

@@ -7,13 +7,7 @@ from torch_geometric.transforms import Constant
 
 from manyhop.errors import InputError
 from manyhop.loading.gpu import runtime
-from manyhop_pyg import (
-    HGTLoader,
-    LinkNeighborLoader,
-    NeighborLoader,
-    NeighborSampler,
-    NodeLoader,
-)
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")
 

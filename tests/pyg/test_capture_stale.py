@@ -71,10 +71,7 @@ def pinned_tensor(device: str) -> Case:
         return torch.tensor([w]).pin_memory() if device == "cuda" else torch.tensor([w])
 
     found = {"w": made(1.0)}
-    return (
-        lambda loss: loss * found["w"].to(loss.device, non_blocking=True)[0],
-        lambda: found.update(w=made(2.0)),
-    )
+    return (lambda loss: loss * found["w"].to(loss.device, non_blocking=True)[0], lambda: found.update(w=made(2.0)))
 
 
 @case

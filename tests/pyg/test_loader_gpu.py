@@ -13,11 +13,7 @@ from torch_geometric.transforms import Constant
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.loading.pipeline.streams import tensors_in
-from manyhop_pyg import (
-    NeighborLoader,
-    PPRLoader,
-    ShaDowKHopSampler,
-)
+from manyhop_pyg import NeighborLoader, PPRLoader, ShaDowKHopSampler
 
 pytestmark = pytest.mark.gpu
 

@@ -69,10 +69,7 @@ DIFFERENCES = {
         lambda d: nodes(d, time_attr="time", input_time=LABELS),
         lambda d: nodes(d, time_attr="time", input_time=LABELS + 1),
     ),
-    "times": (
-        lambda d: nodes(d, time_attr="time"),
-        lambda d: nodes(changed(d, time=d.time.flip(0)), time_attr="time"),
-    ),
+    "times": (lambda d: nodes(d, time_attr="time"), lambda d: nodes(changed(d, time=d.time.flip(0)), time_attr="time")),
     "weighted: True": (nodes, lambda d: nodes(d, weight_attr="edge_weight")),
     "weights": (
         lambda d: nodes(d, weight_attr="edge_weight"),

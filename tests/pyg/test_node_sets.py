@@ -192,10 +192,7 @@ def test_batches_of_a_sampler_are_counted(data, name):
         (lambda data: GraphSAINTNodeSampler((data, data), 3), "Data with an edge_index, got tuple"),
         (lambda data: GraphSAINTEdgeSampler(data, 3).batch([1]), "Expected key alone"),
         (lambda data: GraphSAINTRandomWalkSampler(data, 3, 0), "walk_length to be an integer"),
-        (
-            lambda data: ClusterData(data, 2, cluster=torch.zeros(3, dtype=torch.int64)),
-            r"shape \[60\], got \[3\]",
-        ),
+        (lambda data: ClusterData(data, 2, cluster=torch.zeros(3, dtype=torch.int64)), r"shape \[60\], got \[3\]"),
         (lambda data: ClusterData(data, 2, cluster=torch.full((60,), 2)), r"cluster in \[0, 2\), got 2"),
         (lambda data: ClusterData(data, 2, save_dir=".", cluster=torch.zeros(60).long()), "save_dir only where METIS"),
         (lambda data: ClusterData(data, 2, sparse_format="coo"), "'csr' or 'csc', got 'coo'"),

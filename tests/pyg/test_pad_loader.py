@@ -13,13 +13,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.loading.pipeline.streams import tensors_in
-from manyhop_pyg import (
-    FeatureStore,
-    GraphStore,
-    HGTLoader,
-    NeighborSampler,
-    NodeLoader,
-)
+from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, NeighborSampler, NodeLoader
 
 MASKS = ("node_mask", "edge_mask", "seed_mask")
 

@@ -186,12 +186,7 @@ def finish_trainable(batch: object) -> None:
 def label_data(batch: Data, out: SamplerOutput) -> None:
     """Set the other attributes of a sample, after the rows: the data may have attributes of the same names."""
     into = batch._store._mapping
-    put(
-        into,
-        batch=out.batch,
-        num_sampled_nodes=out.num_sampled_nodes,
-        num_sampled_edges=out.num_sampled_edges,
-    )
+    put(into, batch=out.batch, num_sampled_nodes=out.num_sampled_nodes, num_sampled_edges=out.num_sampled_edges)
     if out.orig_row is not None and out.orig_col is not None:
         batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
 

@@ -14,14 +14,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading.padding import (
-    Pad,
-    check_names_of_masks,
-    check_pad_option,
-    empty_types,
-    lengthened,
-    mask_of,
-)
+from manyhop.loading.padding import Pad, check_names_of_masks, check_pad_option, empty_types, lengthened, mask_of
 from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, clear_rows, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.columns import Column as PlannedColumn

@@ -96,11 +96,7 @@ def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
 
 
 def check_link_sampler(
-    sampler: BaseSampler,
-    inputs: EdgeSamplerInput,
-    neg_sampling: NegativeSampling | None,
-    *,
-    exclude_true: bool,
+    sampler: BaseSampler, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
@@ -133,11 +129,7 @@ def check_link_sampler(
 
 
 def _check_typed_edges(
-    sampler: NeighborSampler,
-    inputs: TypedEdgeInput,
-    neg_sampling: NegativeSampling | None,
-    *,
-    exclude_true: bool,
+    sampler: NeighborSampler, inputs: TypedEdgeInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
 ) -> None:
     """Raise InputError if seed edges of multiple types or their negatives do not fit the sampler."""
     types = list(inputs.input_type)

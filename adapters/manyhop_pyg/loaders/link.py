@@ -162,14 +162,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             every = edge_input(self.data, seeds, edge_label, edge_label_time, None, self.neg_sampling)
             return self._batch_around(every, key)
         inputs = pairs_input(
-            "seeds",
-            input_type,
-            seeds,
-            (None, None),
-            edge_label,
-            edge_label_time,
-            None,
-            self.neg_sampling,
+            "seeds", input_type, seeds, (None, None), edge_label, edge_label_time, None, self.neg_sampling
         )
         inputs.input_id = torch.arange(inputs.row.numel())
         return self._batch_around(inputs, key)

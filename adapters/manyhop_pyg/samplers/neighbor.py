@@ -25,19 +25,8 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.requests import (
-    SeedRequests,
-    check_window,
-    host_engine,
-    to_sampler_output,
-)
-from manyhop_pyg.samplers.seeds import (
-    SeedEdges,
-    columns_of,
-    finish_seed_edges,
-    node_metadata,
-    seeds_of,
-)
+from manyhop_pyg.samplers.requests import SeedRequests, check_window, host_engine, to_sampler_output
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of, finish_seed_edges, node_metadata, seeds_of
 from manyhop_pyg.samplers.spec import as_num_neighbors, integers, make_spec
 from manyhop_pyg.typing import PyGData, Sample
 

@@ -155,12 +155,7 @@ class GPUSampling:
         """Return the engine for the sampler's current settings."""
         return self._follow(sampler)[0]
 
-    def begin_nodes(
-        self,
-        sampler: OwnSampler,
-        inputs: Sequence[NodeSamplerInput],
-        keys: Sequence[BatchKey],
-    ) -> Finish:
+    def begin_nodes(self, sampler: OwnSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
         metadata: list[Metadata]

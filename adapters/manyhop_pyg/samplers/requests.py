@@ -8,12 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import (
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    SamplerOutput,
-)
+from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
 
 from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError

@@ -109,8 +109,7 @@ class SeedEdges(Generic[EngineT]):
 def _warn_of_src_weight() -> None:
     """Warn, once in a process."""
     warnings.warn(
-        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.",
-        stacklevel=2,
+        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.", stacklevel=2
     )
 
 
