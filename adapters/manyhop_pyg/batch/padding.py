@@ -211,13 +211,7 @@ class Padding:
     ) -> None:
         """Zero the rows of padding nodes and edges, and the ids of padding edges.
 
-        Args:
-            batches: batches with their rows.
-            outs: samples returned by ``pad``.
-            data: data of the loader.
-            plan: plan of the data; ``None``: the data is a pair of stores.
-            store_size: size of the stores.
-            permuted: whether edge ids were looked up in a permutation, so that ids of padding are not zero.
+        ``permuted``: edge ids were looked up in a permutation, so that those of padding are not zero.
         """
         columns = _columns_of_stores(data, store_size, self._topology) if plan is None else _columns(plan)
         if permuted:

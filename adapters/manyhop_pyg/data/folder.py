@@ -55,15 +55,7 @@ def build_stores(
     features: FeatureStore,
     edges: GraphStore,
 ) -> tuple[FeatureStore, GraphStore]:
-    """Put all nodes and edges of ``graph`` into stores. All ranks call it.
-
-    Args:
-        graph: contents of the folder.
-        tensors: ``id`` of rows -> tensor, if not sharded.
-        sharded: ``id`` of rows -> sharded rows.
-        features: store for features, in whose placement rows are sharded.
-        edges: store for edges.
-    """
+    """Put all nodes and edges of ``graph`` into stores. All ranks call it."""
 
     def put(group: str | tuple[str, str, str] | None, named: Mapping[str, Rows]) -> None:
         for name, rows in named.items():

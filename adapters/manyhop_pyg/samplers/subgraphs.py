@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -138,12 +138,6 @@ _MOST_BYTES = 1 << 30
 class PageRankSampler(NodeSetSampler):
     """Samples the subgraph of seeds and the nodes of their highest personalised PageRank.
 
-    Args:
-        data: homogeneous data.
-        num_neighbors: neighbours per seed, including the seed.
-        alpha: probability that a walk ends before each step.
-        eps: see :class:`manyhop.sampling.PageRankSpec`.
-
     Raises:
         InputError: heterogeneous data, or wrong numbers.
     """
@@ -208,16 +202,10 @@ class PageRankSampler(NodeSetSampler):
 
     def _neighbors_of(self, seeds: Tensor, num_threads: int, bar: Progress | None = None) -> PageRankNeighbors:
         """Find neighbours on the GPU that samples for a loader, otherwise on the CPU."""
-        sampling = next(iter(self.gpu_samplings.values()), None)
+        sampling: Any = next(iter(self.gpu_samplings.values()), None)  # a GPUSampling
         if sampling is None:
-            on_cpu = CPUPageRankSampler(self.topology.graph, self._page_rank)
-            return on_cpu.sample(seeds.cpu(), num_threads=num_threads, bar=bar)
-        from manyhop.sampling import GPUPageRankSampler
-        from manyhop_pyg.samplers.on_gpu import GPUSampling
-
-        assert isinstance(sampling, GPUSampling)
-        on_gpu = GPUPageRankSampler(sampling.graph, self._page_rank, device=sampling.device)
-        return on_gpu.sample(seeds, bar=bar)
+            return _find(self.topology.graph, self._page_rank, seeds, None, num_threads, bar)
+        return _find(sampling.graph, self._page_rank, seeds, sampling.device, num_threads, bar)
 
     def __getstate__(self) -> dict[str, object]:
         tables = {name: getattr(self, name).cpu() for name in ("_row", "_begin", "_neighbors")}
@@ -263,17 +251,20 @@ def get_ppr(
     spec = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=top_k)
     target = torch.arange(num_nodes) if target is None else as_ids("target", target).long().contiguous()
     bar = Progress("Personalised PageRank", target.numel(), unit="nodes")
-    found = _find(graph, spec, target, edge_index.device, bar)
+    gpu = edge_index.device if edge_index.is_cuda else None
+    found = _find(graph if gpu is None else place(graph, gpu), spec, target, gpu, torch.get_num_threads(), bar)
     bar.close()
     target = target.to(found.node.device)
     pairs = torch.stack([target.repeat_interleave(found.begin.diff()), found.node])
     return pairs.to(edge_index.device), found.value.to(edge_index.device, torch.get_default_dtype())
 
 
-def _find(graph: Graph, spec: PageRankSpec, nodes: Tensor, device: torch.device, bar: Progress) -> PageRankNeighbors:
-    """Find neighbours on the device of the edges."""
-    if device.type != "cuda":
-        return CPUPageRankSampler(graph, spec).sample(nodes.cpu(), num_threads=torch.get_num_threads(), bar=bar)
+def _find(
+    graph: Graph, spec: PageRankSpec, nodes: Tensor, gpu: torch.device | None, num_threads: int, bar: Progress | None
+) -> PageRankNeighbors:
+    """Find neighbours on a GPU, otherwise on the CPU."""
+    if gpu is None:
+        return CPUPageRankSampler(graph, spec).sample(nodes.cpu(), num_threads=num_threads, bar=bar)
     from manyhop.sampling import GPUPageRankSampler
 
-    return GPUPageRankSampler(place(graph, device), spec, device=device).sample(nodes, bar=bar)
+    return GPUPageRankSampler(graph, spec, device=gpu).sample(nodes, bar=bar)

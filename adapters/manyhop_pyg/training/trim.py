@@ -194,11 +194,7 @@ def _first(x: object, number: int) -> Tensor:
 
 
 class PassEdges:
-    """The edges of one call of a model: all its layers share their orders.
-
-    Args:
-        trim: which of them layers need; ``None``: all.
-    """
+    """The edges of one call of a model: all its layers share their orders."""
 
     def __init__(self, trim: Trim | None = None) -> None:
         self._running = False
