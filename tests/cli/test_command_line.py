@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from manyhop import __version__
 from manyhop_tools.cli import main
 from manyhop_tools.doctor import report
 
@@ -67,21 +66,6 @@ def test_the_command_alone_shows_its_help(capsys):
     assert captured.out.startswith("usage: manyhop [-h]")
     assert "compare loaders with PyG's" in captured.out.replace("\n", " ")
     assert captured.err == ""
-
-
-@pytest.mark.parametrize("argv", [["doktor"], ["bench", "--rounds", "0"], ["doctor", "--loud"]])
-def test_wrong_arguments_exit_with_usage(argv, capsys):
-    with pytest.raises(SystemExit) as error:
-        main(argv)
-    assert error.value.code == 2
-    assert "usage: manyhop" in capsys.readouterr().err
-
-
-def test_the_module_runs():
-    run = subprocess.run(
-        [sys.executable, "-m", "manyhop_tools.cli", "--version"], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.strip() == f"manyhop {__version__}"
 
 
 def test_output_that_nobody_reads():

@@ -35,12 +35,6 @@ def test_missing_pyg_names_the_extra(pretend):
     assert examine().healthy
 
 
-def test_missing_matplotlib_names_the_extra(pretend):
-    pretend(None, "matplotlib")
-    assert pip_install("bench") in finding("matplotlib").text
-    assert examine().healthy
-
-
 @pytest.mark.parametrize("package", ["torch", "numpy", "numba"])
 def test_missing_essentials_are_broken(pretend, package):
     pretend(None, package)
@@ -87,8 +81,3 @@ def test_kernels(monkeypatch, tmp_path):
     (folder,) = tmp_path.glob("graph_*")
     (folder / "a.py311.nbi").touch()
     assert finding("kernels").text.startswith("1 compiled functions; cache: ")
-
-
-def test_no_distribution_of_that_name():
-    assert installed_version(("surely-no-such-thing", "numpy")) == importlib.metadata.version("numpy")
-    assert installed_version(("surely-no-such-thing",)) is None

@@ -65,21 +65,6 @@ def test_no_gpu():
     assert lines["pylibwholegraph"] == ("missing", "not installed (not needed without a GPU)")
 
 
-@pytest.mark.parametrize(
-    ("change", "advice"),
-    [
-        ({"cuda": None, "torch": "2.13.0+cpu"}, "torch 2.13.0+cpu was built without CUDA"),
-        ({}, "its CUDA 13.0 may need a newer driver than 580.1"),
-    ],
-)
-def test_gpus_that_torch_cannot_use(change, advice, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    state, text = texts(machine(2, names=(), compiled=None, **change))["GPUs"]
-    assert state == "missing"
-    assert text.startswith("2 x NVIDIA H200, but ")
-    assert advice in text
-
-
 def test_gpus_that_are_hidden(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "CUDA_VISIBLE_DEVICES hides them" in texts(machine(names=(), compiled=None))["GPUs"][1]
@@ -93,52 +78,43 @@ def test_what_is_missing_names_the_extra_of_this_cuda():
     assert "GPU kernels" not in lines
 
 
-def test_wrong_versions_are_broken():
-    lines = texts(machine(triton="3.4.0", wholegraph="26.2.1"))
-    assert lines["triton"][0] == lines["pylibwholegraph"][0] == "broken"
-    assert "manyhop needs 26.8 or later; pip install" in lines["pylibwholegraph"][1]
-    assert "manyhop needs 3.5 or later; install a torch that brings a newer one" in lines["triton"][1]
-
-
-def test_cugraph_without_dask():
-    state, text = texts(machine(raft_dask=None))["cuGraph"]
-    assert state == "missing"
-    assert "raft-dask is not installed" in text
-    assert "pip install --no-deps raft-dask-cu13" in text
-    assert "pip install pylibcugraph-cu12" in texts(machine(cugraph=None, cuda="12.8"))["cuGraph"][1]
-    state, text = texts(machine(raft_dask="26.8.0"))["cuGraph"]
-    assert (state, "have to be of one release" in text) == ("broken", True)
-    assert texts(machine(cugraph_error="ImportError: libucp.so.0"))["cuGraph"][0] == "broken"
-
-
-def test_a_wholegraph_for_another_cuda():
-    state, text = texts(machine(wholegraph_error="ImportError: libcudart.so.12: cannot open"))["pylibwholegraph"]
-    assert state == "broken"
-    assert "libcudart.so.12" in text
-    assert "the one for CUDA 13.0, that of torch? " + pip_install("cu13") in text
-    assert doctor_gpu._import_error("no.such.module").startswith("ModuleNotFoundError")
-    assert doctor_gpu._import_error("json") is None
-
-
-def test_kernels_that_do_not_compile():
-    error = RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nmore")
-    state, text = texts(machine(compiled=error))["GPU kernels"]
-    assert state == "broken"
-    assert "Failed to find C compiler" in text
-    assert "install a C compiler, such as gcc" in text
-    assert "more" not in text
-    assert texts(machine(compiled=ValueError()))["GPU kernels"][0] == "broken"
-    unwritable = Compiled(seconds=1.0, folder="/read-only", kept=0, writable=False)
-    assert "every process compiles anew; set TRITON_CACHE_DIR" in texts(machine(compiled=unwritable))["GPU kernels"][1]
-
-
-def test_settings_of_the_allocator():
-    state, text = texts(machine(settings={}))["GPU allocator"]
-    assert state == "missing"
-    assert "set PYTORCH_ALLOC_CONF=expandable_segments:True" in text
-    state, text = texts(machine(settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}))["GPU allocator"]
-    assert state == "ok"
-    assert "as you set it; with expandable_segments:True in it" in text
+@pytest.mark.parametrize(
+    ("change", "topic", "state", "text"),
+    [
+        ({"triton": "3.4.0"}, "triton", "broken", "manyhop needs 3.5 or later; install a torch that brings a newer"),
+        ({"wholegraph": "26.2.1"}, "pylibwholegraph", "broken", "manyhop needs 26.8 or later; pip install"),
+        (
+            {"wholegraph_error": "ImportError: libcudart.so.12"},
+            "pylibwholegraph",
+            "broken",
+            "is it the one for CUDA 13",
+        ),
+        ({"raft_dask": None}, "cuGraph", "missing", "pip install --no-deps raft-dask-cu13"),
+        ({"cugraph": None, "cuda": "12.8"}, "cuGraph", "missing", "pip install pylibcugraph-cu12"),
+        ({"raft_dask": "26.8.0"}, "cuGraph", "broken", "have to be of one release"),
+        ({"cugraph_error": "ImportError: libucp.so.0"}, "cuGraph", "broken", "libucp.so.0"),
+        (
+            {"compiled": RuntimeError("Failed to find C compiler.\nmore")},
+            *("GPU kernels", "broken", "RuntimeError: Failed to find C compiler.; install a C compiler, such as gcc"),
+        ),
+        ({"compiled": ValueError()}, "GPU kernels", "broken", "ValueError"),
+        (
+            {"compiled": Compiled(seconds=1.0, folder="/read-only", kept=0, writable=False)},
+            *("GPU kernels", "ok", "every process compiles anew; set TRITON_CACHE_DIR"),
+        ),
+        ({"settings": {}}, "GPU allocator", "missing", "set PYTORCH_ALLOC_CONF=expandable_segments:True"),
+        (
+            {"settings": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}},
+            *("GPU allocator", "ok", "as you set it; with expandable_segments:True in it"),
+        ),
+        ({"names": (), "compiled": None, "cuda": None, "torch": "2.13.0+cpu"}, "GPUs", "missing", "without CUDA"),
+        ({"names": (), "compiled": None}, "GPUs", "missing", "its CUDA 13.0 may need a newer driver than 580.1"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_remedy(change, topic, state, text, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found, line = texts(machine(**change))[topic]
+    assert (found, text in line) == (state, True), line
 
 
 def test_looking_here():

@@ -132,7 +132,7 @@ def test_data_that_the_graph_lacks():
     batches = iter(loader(g=g, num_workers=1, batch_size=4))
     next(batches)
     g.ndata.pop("x")
-    with pytest.raises(FeatureError, match=r"(?s)data 'x' of '_N'.*batch 1 of epoch 0"):
+    with pytest.raises(FeatureError, match=r"(?s)data 'x', which.*batch 1 of epoch 0"):
         next(batches)
 
 

@@ -140,8 +140,8 @@ CASES = [
     (lambda: GlobalUniform(2, replace="no"), "replace to be True or False"),
     (lambda: sample(drawing(torch.zeros(3))), r"as \(sources, destinations\), got a Tensor"),
     (lambda: sample(drawing(([0], [1, 2]))), "as many sources as destinations .* got 1 and 2"),
-    (lambda: sample(drawing(([0], [60]))), r"destinations of negatives .* in \[0, 60\), got 60"),
-    (lambda: sample(drawing(([0.5], [1]))), f"sources of negatives .* as a {IDS}"),
+    (lambda: sample(drawing(([0], [60]))), r"destinations of negatives.* in \[0, 60\), got 60"),
+    (lambda: sample(drawing(([0.5], [1]))), f"sources of negatives.* as a {IDS}"),
     (
         lambda: around_edges(dgl.dataloading.NeighborSampler([2])).sample_tensors(graph(), ONE),
         "got a NeighborSampler",

@@ -116,17 +116,6 @@ def test_a_script_differs_from_pyg_by_its_import(script):
     assert sum("manyhop" in line for line in lines) == 1
 
 
-def test_scripts_are_short():
-    lines = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {name for name, count in lines.items() if count > 80} == {"datasets.py"}
-
-
-def test_the_script_for_pyg_does_without_manyhop():
-    lines = (EXAMPLES / "pyg_ddp_unchanged.py").read_text().splitlines()
-    assert len(lines) <= 60
-    assert not [line for line in lines if "manyhop" in line and "import" in line]
-
-
 @pytest.mark.parametrize(
     ("script", "arguments"),
     [("pyg_node_classification.py", ["--fanout", "2", "2"]), ("pyg_link_prediction.py", ["--no-graph"])],
@@ -156,21 +145,6 @@ def test_a_script_that_accelerates_its_model(run, tmp_path):
     number(r"^test \w+ (\S+) in the best epoch", out)
 
 
-def test_an_unknown_dataset(run, capsys):
-    with pytest.raises(SystemExit) as error:
-        run("pyg_node_classification.py", "--dataset", "karate")
-    assert error.value.code == 2
-    assert "choose from movies, debian, ogbn-arxiv" in capsys.readouterr().err.replace("'", "")
-
-
 def test_a_fanout_that_makes_no_sense(run):
     with pytest.raises(InputError, match="-7"):
         run("pyg_node_classification.py", "--fanout", "10", "-7")
-
-
-@pytest.mark.parametrize(("argument", "value"), [("--only", "nothing"), ("--seeds", "1")])
-def test_what_cannot_be_compared(run, capsys, argument, value):
-    with pytest.raises(SystemExit) as error:
-        run("compare_loaders.py", argument, value)
-    assert error.value.code == 2
-    assert value in capsys.readouterr().err

@@ -22,10 +22,6 @@ def read(path):
     return nbformat.read(path, as_version=4)
 
 
-def test_there_are_some():
-    assert len(NOTEBOOKS) >= 8
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_committed_was_executed_in_order(path):
     cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
@@ -42,15 +38,6 @@ def test_figures_in_the_text_are_those_of_the_outputs(path):
     assert not figures_of_no_output(cells)
     assert "less than a minute" in " ".join(text_of(cells).split())
     assert int(re.search(r"(\d+) s for the whole notebook", printed(cells))[1]) < 60
-
-
-def test_a_wrong_figure_is_found():
-    (path,) = (path for path in NOTEBOOKS if path.stem == "links_with_time")
-    cells = copy.deepcopy(read(path).cells)
-    for cell in cells:
-        if cell.cell_type == "markdown":
-            cell.source = cell.source.replace("an area of 0.72", "an area of 0.74")
-    assert figures_of_no_output(cells) == ["0.74"]
 
 
 def figures_of_no_output(cells):

@@ -108,31 +108,3 @@ def owner_of_private(dotted: str) -> str | None:
         if part.startswith("_") and not part.startswith("__"):
             return ".".join(parts[:i])
     return None
-
-
-def circles(edges: dict[str, set[str]]) -> list[frozenset[str]]:
-    """Return the sets of modules that reach each other, each of two or more (Tarjan's algorithm)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in edges.get(node, ()):
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[node] = min(low[node], low[other])
-        if low[node] == index[node]:
-            at = stack.index(node)
-            component = frozenset(stack[at:])
-            del stack[at:]
-            if len(component) > 1:
-                found.append(component)
-
-    for node in sorted(edges):
-        if node not in index:
-            visit(node)
-    return found

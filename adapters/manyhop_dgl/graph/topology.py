@@ -17,7 +17,7 @@ from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
 from manyhop.system.arrays import describe, has_memory, version_of
 from manyhop.system.threads import in_forked_children
-from manyhop_dgl.graph.data import GraphData
+from manyhop_dgl.graph.data import GraphData, of_type
 from manyhop_dgl.graph.readers import EdgeDir, GraphReader, built_once, read_dgl, read_tables
 from manyhop_dgl.typing import GraphLike, TypeNames
 
@@ -191,13 +191,13 @@ def _edge_data(
         value = data[name]
         if not isinstance(value, Tensor) or value.device.type != "cpu" or not has_memory(value):
             raise GraphError(
-                f"Expected '{name}' of edge type {edge_type} as a dense tensor on the CPU, got {describe(value)}."
+                f"Expected '{name}'{of_type(edge_type)} as a dense tensor on the CPU, got {describe(value)}."
             )
         if value.dtype == torch.bool:
             masks[edge_type] = value
         elif mask is not None:
             raise GraphError(
-                f"Expected the mask '{name}' of edge type {edge_type} as bool, got {describe(value)}. Compare it "
+                f"Expected the mask '{name}'{of_type(edge_type)} as bool, got {describe(value)}. Compare it "
                 f"(g.edata[{name!r}] > 0), or pass it as prob if it holds weights."
             )
         else:
@@ -214,7 +214,7 @@ def _column(value: Tensor, edge_type: EdgeType, num_edges: int, name: str) -> Te
     """Flatten ``[num_edges]`` or ``[num_edges, 1]`` to ``[num_edges]``."""
     if value.shape not in ((num_edges,), (num_edges, 1)):
         raise GraphError(
-            f"Expected '{name}' of edge type {edge_type} with one number per edge, [{num_edges}] or [{num_edges}, 1], "
+            f"Expected '{name}'{of_type(edge_type)} with one number per edge, [{num_edges}] or [{num_edges}, 1], "
             f"got {describe(value)}."
         )
     return value.detach().reshape(-1)

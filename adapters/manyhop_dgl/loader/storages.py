@@ -17,6 +17,7 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.system.arrays import version_of
+from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.nested import all_in_nested, apply_nested
 from manyhop_embedding import Embedding, RowsAhead
@@ -188,11 +189,11 @@ class Prefetcher:
                     index = column.id_
                     if index is None and id_name not in frame:
                         raise FeatureError(
-                            f"Expected ids for the lazy feature {key!r} of {kind!r}, got none: the sampled graph has "
-                            f"no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
+                            f"Expected ids for the lazy feature {key!r}{of_type(kind)}, got none: the sampled graph "
+                            f"has no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
                         )
                     index = frame[id_name] if index is None else index
-                    title = f"{name!r} of {kind!r}"
+                    title = f"{name!r}{of_type(kind)}"
                     lookup = partial(_source, storage, name, kind, title)
                     wanted.append(Wanted(lookup, index, title, partial(frame.__setitem__, key)))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop import arguments
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl.graph.data import known_types
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
@@ -67,7 +68,7 @@ def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType,
         if not seeds:
             raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
         if unknown := [t for t in seeds if t not in node_types]:
-            raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
+            raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. {known_types(node_types)}")
         by_type = {t: as_ids(ids, f"seed nodes of type '{t}'") for t, ids in seeds.items()}
         output: Nodes = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
     else:
@@ -125,7 +126,7 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
         return fitting[0]
     if fitting:
         raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Pass the triple.")
-    raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
+    raise InputError(f"Unknown edge type {name!r} in {what}. {known_types(list(edge_types))}")
 
 
 def type_of(name: object, types: Iterable[Any], kind: str, what: str) -> Any:
@@ -138,7 +139,7 @@ def type_of(name: object, types: Iterable[Any], kind: str, what: str) -> Any:
     if kind == "edge":
         return canonical(name, known, what)
     if name not in known:
-        raise InputError(f"Unknown node type {name!r} in {what}. The graph has: {known}.")
+        raise InputError(f"Unknown node type {name!r} in {what}. {known_types(known)}")
     return name
 
 

@@ -15,6 +15,7 @@ from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
+from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.samplers.arguments import (
@@ -131,7 +132,7 @@ def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edg
         for name, t in wanted(node_features, data.nodes, "node")
     ]
     edges: list[tuple[int, str, EdgeType, RowRequest]] = [
-        (i, name, t, RowRequest(data.edges[t][name], ids, name=f"'{name}' of edge type {t}"))
+        (i, name, t, RowRequest(data.edges[t][name], ids, name=f"'{name}'{of_type(t)}"))
         for name, t in wanted(edge_features, data.edges, "edge")
         for i, block in enumerate(tensors.blocks)
         for ids in (list(block.ids.values())[list(data.edges).index(t)],)

@@ -19,6 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.samplers.arguments import as_ids, by_edge_type, canonical, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs
@@ -320,7 +321,7 @@ def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
     Raises:
         InputError: no two tensors of ids, of the same length, of nodes that the graph has.
     """
-    what = f"negatives of edge type {edge_type}"
+    what = f"negatives{of_type(edge_type)}"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:
         raise InputError(
             f"Expected the negative sampler to return {what} as (sources, destinations), got a {type(drawn).__name__}."
