@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -113,15 +113,6 @@ def test_a_task_over_time(relational, num_workers):
             assert out.shape == (customer.batch_size, 4)
             out.sum().backward()
         assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
-
-
-def test_links(relational):
-    loader = LinkNeighborLoader(
-        relational, [4, 4], edge_label_index=(ORDERS, relational[ORDERS].edge_index[:, :50]), neg_sampling="triplet",
-        batch_size=10,
-    )  # fmt: skip
-    for batch in loader:
-        check(batch, relational)
 
 
 def test_stores(relational):

@@ -5,11 +5,10 @@ import pickle
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers_pyg import all_same, check_batch, same
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
-from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv, to_hetero
+from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.transforms import Compose, NormalizeFeatures, ToUndirected
 
@@ -88,28 +87,6 @@ def typed(hetero):
     hetero["field"].x = torch.randn(6, 2)
     del hetero["venue"]
     return ToUndirected()(hetero)
-
-
-def test_training_with_types(typed):
-    torch.manual_seed(0)
-    model = to_hetero(Sage(2), typed.metadata())
-    head = torch.nn.Linear(8, 40)
-    loader = NeighborLoader(typed, {t: [5, 5] for t in typed.edge_types}, ("paper", None), batch_size=10, shuffle=True)
-    with torch.no_grad():
-        batch = next(iter(loader))
-        model(batch.x_dict, batch.edge_index_dict)
-    optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=0.03)
-    losses = []
-    for _ in range(8):
-        for batch in loader:
-            optimizer.zero_grad()
-            n = batch["paper"].batch_size
-            out = head(model(batch.x_dict, batch.edge_index_dict)["paper"][:n])
-            loss = F.cross_entropy(out, batch["paper"].y[:n])
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
 
 
 def test_transforms_of_pyg(data):

@@ -221,13 +221,6 @@ def test_features_elsewhere(data):
     assert batch.y.device.type == "cpu"
 
 
-def test_bfloat16_and_views(data):
-    data.x = torch.randn(4, 60).t()  # not contiguous
-    data.edge_attr = torch.arange(600).view(300, 2)[:, ::2]
-    for batch in NeighborLoader(data, [3], batch_size=8):
-        check_batch(batch, data)
-
-
 def test_data_that_is_shared_later(data):
     """Sharing moves memory, also that of a topology that uses the user's tensors."""
     data = data.sort(sort_by_row=False)

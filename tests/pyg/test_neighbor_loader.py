@@ -10,7 +10,6 @@ from helpers_pyg import check_batch, check_edges
 from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.sampler import SamplerOutput
-from torch_geometric.typing import TensorFrame
 from torch_geometric.utils import degree
 
 from manyhop.errors import FeatureError, InputError
@@ -146,27 +145,6 @@ def test_kinds_of_attributes(data, tmp_path):
     assert batch.scalar is data.scalar
     assert batch.whole is data.whole
     assert batch.num_nodes == n_id.numel()
-
-
-def test_tensor_frames(data):
-    """PyG's class, or what stands for it where torch-frame is not installed."""
-
-    class Frame(TensorFrame):
-        def __init__(self, rows):
-            self.rows = rows
-
-        device = torch.device("cpu")
-
-        def __len__(self):
-            return len(self.rows)
-
-        def __getitem__(self, index):
-            return Frame(self.rows[index])
-
-    data.frame = Frame(torch.arange(60))
-    batch = next(iter(NeighborLoader(data, [4], batch_size=8)))
-    assert isinstance(batch.frame, Frame)
-    assert torch.equal(batch.frame.rows, batch.n_id)
 
 
 def test_a_list_of_one_entry_per_node_is_refused(data):

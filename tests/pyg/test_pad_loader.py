@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers_pyg import name_of, stores_of
 from padded import both, link_loader, node_loader
+from test_stores_loaders import typed_stores
 from torch_geometric.data import Data
 from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
 from torch_geometric.sampler import BaseSampler, NegativeSampling
@@ -177,21 +178,12 @@ def test_typed_links(hetero):
             assert not padded[end].node_mask[index[k, ~mask]].any()
 
 
-def typed_stores(data: Any) -> Any:
-    features, graph = FeatureStore(), GraphStore()
-    for t, store in data.node_items():
-        if "x" in store:
-            features.put_tensor(store.x, group_name=t, attr_name="x", index=None)
-    for t, store in data.edge_items():
-        size = (data[t[0]].num_nodes, data[t[2]].num_nodes)
-        graph.put_edge_index(store.edge_index, edge_type=t, layout="coo", size=size)
-    return features, graph
-
-
 def test_stores(data, hetero):
     for plain, padded in both(node_loader, stores_of(data, "y", "edge_attr"), input_nodes=torch.arange(60)):
         check(plain, padded)
-    for plain, padded in both(node_loader, typed_stores(hetero), input_nodes=("paper", torch.arange(40))):
+    for plain, padded in both(
+        node_loader, typed_stores(hetero, FeatureStore(), GraphStore()), input_nodes=("paper", torch.arange(40))
+    ):
         for t in plain.node_types:
             if "x" in plain[t]:
                 check_rows(plain[t], padded[t], padded[t].node_mask, {"x": padded[t].node_mask})

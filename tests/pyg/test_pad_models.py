@@ -6,7 +6,7 @@ import pytest
 import torch
 from padded import both, node_loader
 from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GCNConv, GraphConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 
@@ -55,18 +55,6 @@ def test_models_compute_the_same(data, conv, trim):
         grads = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
         for a, b in zip(*grads, strict=True):
             assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_typed_models_compute_the_same(hetero):
-    hetero["field"].x = torch.randn(6, 2)
-    types = [t for t in hetero.edge_types]
-    sizes = {t: hetero[t].x.size(1) for t in hetero.node_types}
-    torch.manual_seed(0)
-    model = HeteroConv({t: SAGEConv((sizes[t[0]], sizes[t[2]]), 4) for t in types})
-    for plain, padded in both(node_loader, hetero, input_nodes="paper"):
-        expected, got = (model(b.x_dict, b.edge_index_dict)["paper"] for b in (plain, padded))
-        n = plain["paper"].batch_size
-        assert torch.allclose(got[:n], expected[:n], atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # torch importing its compiler
