@@ -25,13 +25,11 @@ from manyhop_dgl.loader.storages import Assign, Filled, Gather, bytes_of
 from manyhop_dgl.samplers.blocks import (
     TypeFrames,
     each_of,
-    frames_of_ids,
     lazy_frames,
     make_blocks,
-    make_frame,
     put_rows,
 )
-from manyhop_dgl.samplers.edges import EdgePredictionSampler, graph_of_pairs
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding
@@ -249,12 +247,8 @@ def check_tensors(sampler: BlockSampler) -> None:
 def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames | None) -> tuple[object, ...]:
     """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
     sample = batch.sample
-    of_nodes, of_edges = (None, None) if frames is None else frames
     nodes = {t: sample.node[t][:n] for t, n in sample.num_seeds.items()}
-    edges = frames_of_ids(dgl.EID, list(batch.ids.values()), of_edges)
-    put_rows(edges, list(batch.ends), batch.edge_features)
-    graphs = [graph_of_pairs(nodes, batch.ends, edges, of_nodes, sample.masks, batch.masks)]
-    if batch.negative_ends is not None:
-        edges = [make_frame(src.shape[0], {}) for src, _ in batch.negative_ends.values()]
-        graphs.append(graph_of_pairs(nodes, batch.negative_ends, edges, None, sample.masks, batch.negative_masks))
+    masks = sample.masks, batch.masks, batch.negative_masks
+    graphs = graphs_of_pairs(nodes, batch.ids, batch.ends, batch.negative_ends, frames, *masks)
+    put_rows(graphs[0]._edge_frames, list(batch.ends), batch.edge_features)
     return sample.input_nodes, *graphs, blocks

@@ -12,7 +12,6 @@ from dgl import DGLGraph, graph_index, heterograph_index
 from dgl.backend import from_dgl_nd, to_dgl_nd
 from dgl.dataloading import BlockSampler
 from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
-from dgl.frame import Frame
 from dgl.transforms.functional import _CAPI_DGLCompactGraphs
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.arguments import canonical, check_names, check_sampler, check_types
-from manyhop_dgl.samplers.blocks import frames_of_ids, lazy_frames, make_column, make_frame, move
+from manyhop_dgl.samplers.blocks import TypeFrames, frames_of_ids, lazy_frames, make_column, make_frame, move
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.negatives import (
     NegativeSampler,
@@ -65,33 +64,49 @@ def numbered_pairs(
     return numbered, dict(zip(node_types, map(from_dgl_nd, found), strict=True))
 
 
-def graph_of_pairs(
+def graphs_of_pairs(
     nodes: Mapping[NodeType, Tensor],
+    ids: Mapping[EdgeType, Tensor],
     ends: Mapping[EdgeType, Pairs],
-    edges: list[Frame],
-    of_nodes: Sequence[Frame] | None,
+    negative_ends: Mapping[EdgeType, Pairs] | None,
+    frames: TypeFrames | None,
     node_masks: Mapping[NodeType, Tensor] | None = None,
-    edge_masks: Mapping[EdgeType, Tensor] | None = None,
-) -> DGLGraph:
-    """Build the graph of some pairs.
+    masks: Mapping[EdgeType, Tensor] | None = None,
+    negative_masks: Mapping[EdgeType, Tensor] | None = None,
+) -> list[DGLGraph]:
+    """Build the graph of seed edges, and the graph of negatives if there are any.
 
     Args:
         nodes: node type -> ids.
-        ends: edge type -> both ends, as positions in ``nodes``.
-        edges: frames of the edges by type.
-        of_nodes: frames of the sampled graph, whose data the nodes get, gathered at the first access.
+        ids: edge type -> ids of the seed edges.
+        ends: edge type -> both ends of the seed edges, as positions in ``nodes``.
+        negative_ends: both ends of the negatives.
+        frames: of the sampled graph: the first graph has its data, gathered at the first access.
         node_masks: which nodes are real.
-        edge_masks: which pairs are real.
+        masks: which seed edges are real.
+        negative_masks: which negatives are real.
     """
-    frames = frames_of_ids(dgl.NID, list(nodes.values()), of_nodes)
-    for frame, (node_type, ids) in zip(frames, nodes.items(), strict=True):
-        if node_masks is not None:
-            frame._columns["node_mask"] = make_column(node_masks[node_type][: ids.shape[0]])
-    for frame, edge_type in zip(edges, ends, strict=True):
-        if edge_masks is not None and edge_type in edge_masks:
-            frame._columns["edge_mask"] = make_column(edge_masks[edge_type])
-    index = index_of_pairs(list(nodes), list(ends), [ids.shape[0] for ids in nodes.values()], ends)
-    return dgl.DGLGraph(index, list(nodes), [relation for _, relation, _ in ends], frames, edges)
+    of_nodes, of_edges = (None, None) if frames is None else frames
+    graphs = []
+    for pairs, real, rows in ((ends, masks, of_nodes), (negative_ends, negative_masks, None)):
+        if pairs is None:
+            continue
+        positive = pairs is ends
+        nodes_of = frames_of_ids(dgl.NID, list(nodes.values()), rows)
+        edges_of = (
+            frames_of_ids(dgl.EID, list(ids.values()), of_edges)
+            if positive
+            else [make_frame(src.shape[0], {}) for src, _ in pairs.values()]
+        )
+        for frame, (node_type, some) in zip(nodes_of, nodes.items(), strict=True):
+            if node_masks is not None:
+                frame._columns["node_mask"] = make_column(node_masks[node_type][: some.shape[0]])
+        for frame, edge_type in zip(edges_of, pairs, strict=True):
+            if real is not None and edge_type in real:
+                frame._columns["edge_mask"] = make_column(real[edge_type])
+        index = index_of_pairs(list(nodes), list(pairs), [some.shape[0] for some in nodes.values()], pairs)
+        graphs.append(dgl.DGLGraph(index, list(nodes), [relation for _, relation, _ in pairs], nodes_of, edges_of))
+    return graphs
 
 
 def index_of_pairs(
@@ -180,12 +195,9 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         """
         key = self.next_key()
         edges, pairs, nodes, exclude = self.around(g, seed_edges, key)
-        of_nodes, of_edges = lazy_frames(g)
         none = torch.empty(0, dtype=g.idtype)
-        frames = frames_of_ids(dgl.EID, [edges.get(t, none) for t in g.canonical_etypes], of_edges)
-        graphs = [graph_of_pairs(nodes, pairs[0], frames, of_nodes)]
-        for ends in pairs[1:]:
-            graphs.append(graph_of_pairs(nodes, ends, [make_frame(src.shape[0], {}) for src, _ in ends.values()], None))
+        ids = {t: edges.get(t, none) for t in g.canonical_etypes}
+        graphs = graphs_of_pairs(nodes, ids, pairs[0], pairs[1] if len(pairs) > 1 else None, lazy_frames(g))
         there = parse_device("output_device", self.output_device)
         if there.type != "cpu":
             graphs = move(graphs, there)
