@@ -29,7 +29,7 @@ from manyhop_dgl.samplers.blocks import (
     make_blocks,
     put_rows,
 )
-from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs, index_of_pairs
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding
@@ -248,7 +248,9 @@ def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames |
     """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
     sample = batch.sample
     nodes = {t: sample.node[t][:n] for t, n in sample.num_seeds.items()}
-    masks = sample.masks, batch.masks, batch.negative_masks
-    graphs = graphs_of_pairs(nodes, batch.ids, batch.ends, batch.negative_ends, frames, *masks)
+    num_nodes = list(sample.num_seeds.values())
+    given = [batch.ends] if batch.negative_ends is None else [batch.ends, batch.negative_ends]
+    indices = [index_of_pairs(list(nodes), list(batch.ids), num_nodes, pairs) for pairs in given]
+    graphs = graphs_of_pairs(nodes, batch.ids, indices, frames, sample.masks, (batch.masks, batch.negative_masks))
     put_rows(graphs[0]._edge_frames, list(batch.ends), batch.edge_features)
     return sample.input_nodes, *graphs, blocks

@@ -38,9 +38,9 @@ from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import EdgeName, GraphLike, Names, Nodes, Pairs
 
 
-def numbered_pairs(
+def compact_pairs(
     g: GraphLike, ends: Mapping[EdgeType, Pairs], negatives: Mapping[EdgeType, Pairs] | None
-) -> tuple[list[dict[EdgeType, Pairs]], dict[NodeType, Tensor]]:
+) -> tuple[list[heterograph_index.HeteroGraphIndex], dict[NodeType, Tensor]]:
     """Number the nodes of seed edges and negatives where they first occur.
 
     The sources precede the destinations of each edge type, and the seed edges precede the negatives.
@@ -51,8 +51,7 @@ def numbered_pairs(
         negatives: sources and destinations of the negatives, if any.
 
     Returns:
-        By edge type of the graph, the numbers of both ends: of the seed edges, then of the negatives, if any. And by
-        node type ``[num_nodes]`` node ids.
+        The index of a graph of the seed edges, and of the negatives, if any; and by node type ``[num_nodes]`` node ids.
     """
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]
@@ -60,52 +59,42 @@ def numbered_pairs(
     indices = [index_of_pairs(node_types, edge_types, num_nodes, pairs) for pairs in given]
     none = to_dgl_nd(torch.empty(0, dtype=g.idtype))
     compact, found = _CAPI_DGLCompactGraphs(indices, [none] * len(node_types))
-    numbered = [{t: index.edges(i, "eid")[:2] for i, t in enumerate(edge_types)} for index in compact]
-    return numbered, dict(zip(node_types, map(from_dgl_nd, found), strict=True))
+    return list(compact), dict(zip(node_types, map(from_dgl_nd, found), strict=True))
 
 
 def graphs_of_pairs(
     nodes: Mapping[NodeType, Tensor],
     ids: Mapping[EdgeType, Tensor],
-    ends: Mapping[EdgeType, Pairs],
-    negative_ends: Mapping[EdgeType, Pairs] | None,
+    indices: Sequence[heterograph_index.HeteroGraphIndex],
     frames: TypeFrames | None,
     node_masks: Mapping[NodeType, Tensor] | None = None,
-    masks: Mapping[EdgeType, Tensor] | None = None,
-    negative_masks: Mapping[EdgeType, Tensor] | None = None,
+    edge_masks: Sequence[Mapping[EdgeType, Tensor] | None] = (None, None),
 ) -> list[DGLGraph]:
     """Build the graph of seed edges, and the graph of negatives if there are any.
 
     Args:
         nodes: node type -> ids.
         ids: edge type -> ids of the seed edges.
-        ends: edge type -> both ends of the seed edges, as positions in ``nodes``.
-        negative_ends: both ends of the negatives.
+        indices: of the graphs.
         frames: of the sampled graph: the first graph has its data, gathered at the first access.
         node_masks: which nodes are real.
-        masks: which seed edges are real.
-        negative_masks: which negatives are real.
+        edge_masks: which seed edges are real, and which negatives.
     """
-    of_nodes, of_edges = (None, None) if frames is None else frames
-    graphs = []
-    for pairs, real, rows in ((ends, masks, of_nodes), (negative_ends, negative_masks, None)):
-        if pairs is None:
-            continue
-        positive = pairs is ends
-        nodes_of = frames_of_ids(dgl.NID, list(nodes.values()), rows)
-        edges_of = (
-            frames_of_ids(dgl.EID, list(ids.values()), of_edges)
-            if positive
-            else [make_frame(src.shape[0], {}) for src, _ in pairs.values()]
-        )
-        for frame, (node_type, some) in zip(nodes_of, nodes.items(), strict=True):
+    graphs: list[DGLGraph] = []
+    for index, masks in zip(indices, edge_masks, strict=False):
+        if not graphs:
+            of_nodes, of_edges = (None, None) if frames is None else frames
+            edges = frames_of_ids(dgl.EID, list(ids.values()), of_edges)
+        else:
+            of_nodes, edges = None, [make_frame(index.num_edges(i), {}) for i in range(len(ids))]
+        rows = frames_of_ids(dgl.NID, list(nodes.values()), of_nodes)
+        for frame, (node_type, some) in zip(rows, nodes.items(), strict=True):
             if node_masks is not None:
                 frame._columns["node_mask"] = make_column(node_masks[node_type][: some.shape[0]])
-        for frame, edge_type in zip(edges_of, pairs, strict=True):
-            if real is not None and edge_type in real:
-                frame._columns["edge_mask"] = make_column(real[edge_type])
-        index = index_of_pairs(list(nodes), list(pairs), [some.shape[0] for some in nodes.values()], pairs)
-        graphs.append(dgl.DGLGraph(index, list(nodes), [relation for _, relation, _ in pairs], nodes_of, edges_of))
+        for frame, edge_type in zip(edges, ids, strict=True):
+            if masks is not None and edge_type in masks:
+                frame._columns["edge_mask"] = make_column(masks[edge_type])
+        graphs.append(dgl.DGLGraph(index, list(nodes), [relation for _, relation, _ in ids], rows, edges))
     return graphs
 
 
@@ -197,7 +186,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         edges, pairs, nodes, exclude = self.around(g, seed_edges, key)
         none = torch.empty(0, dtype=g.idtype)
         ids = {t: edges.get(t, none) for t in g.canonical_etypes}
-        graphs = graphs_of_pairs(nodes, ids, pairs[0], pairs[1] if len(pairs) > 1 else None, lazy_frames(g))
+        graphs = graphs_of_pairs(nodes, ids, pairs, lazy_frames(g))
         there = parse_device("output_device", self.output_device)
         if there.type != "cpu":
             graphs = move(graphs, there)
@@ -269,13 +258,13 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
     def around(
         self, g: GraphLike, seed_edges: object, key: BatchKey
-    ) -> tuple[dict[EdgeType, Tensor], list[dict[EdgeType, Pairs]], dict[NodeType, Tensor], object]:
-        """Return seed edges by type, numbered pairs, the nodes to sample around, and the edges to exclude."""
+    ) -> tuple[dict[EdgeType, Tensor], list[heterograph_index.HeteroGraphIndex], dict[NodeType, Tensor], object]:
+        """Return seed edges by type, indices of pairs, the nodes to sample around, and the edges to exclude."""
         edges = edges_by_type(g, seed_edges)
         given = edges if isinstance(seed_edges, Mapping) else next(iter(edges.values()))
         ends = {t: g.find_edges(ids, etype=t) for t, ids in edges.items()}
         negatives = self._negatives(g, given, ends, key)
-        pairs, nodes = numbered_pairs(g, ends, negatives)
+        pairs, nodes = compact_pairs(g, ends, negatives)
         exclude = edges_to_exclude(g, self.exclude, edges, given, self.reverse_eids, self.reverse_etypes)
         return edges, pairs, nodes, exclude
 
@@ -314,12 +303,16 @@ def as_seed_nodes(nodes: dict[NodeType, Tensor]) -> Nodes:
 def as_tensors(
     g: GraphLike,
     edges: Mapping[EdgeType, Tensor],
-    pairs: Sequence[Mapping[EdgeType, Pairs]],
+    pairs: Sequence[heterograph_index.HeteroGraphIndex],
     sample: BlockTensors,
     device: torch.device,
 ) -> EdgeTensors:
-    """Return seed edges and numbered pairs on a device, with the sample around them."""
-    ends = [{t: (src.to(device), dst.to(device)) for t, (src, dst) in each.items()} for each in pairs]
+    """Return seed edges and pairs on a device, with the sample around them."""
+    ends = []
+    for index in pairs:
+        by_type = (index.edges(i, "eid") for i in range(len(g.canonical_etypes)))
+        both = [(src.to(device), dst.to(device)) for src, dst, _ in by_type]
+        ends.append(dict(zip(g.canonical_etypes, both, strict=True)))
     none = torch.empty(0, dtype=g.idtype)
     return EdgeTensors(
         sample=sample,
