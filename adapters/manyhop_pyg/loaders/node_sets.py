@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,13 @@ from manyhop_pyg.samplers.subgraphs import ClusterSampler, NodeSetSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
 
 
+def refuse(kwargs: Mapping[str, object], names: Sequence[str], reason: str) -> None:
+    """Raise InputError for arguments of :class:`NodeLoader` that a loader does not have."""
+    for name in names:
+        if name in kwargs:
+            raise InputError(f"Expected no {name}, got one: {reason}. Leave it out.")
+
+
 class NodeSetLoader(NodeLoader):
     """A loader whose seeds are numbers of node sets: 0, 1, ...
 
@@ -41,11 +48,8 @@ class NodeSetLoader(NodeLoader):
     _reads_inputs_on_host = True  # which finds the nodes
 
     def __init__(self, data: Data, sampler: NodeSetSampler, num_sets: int, kwargs: dict[str, Any]) -> None:
-        for name in ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts"):
-            if name in kwargs:
-                raise InputError(
-                    f"Expected no {name}, got one: {type(self).__name__} determines its nodes. Leave it out."
-                )
+        names = ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts")
+        refuse(kwargs, names, f"{type(self).__name__} determines its nodes")
         self._num_sets = num_sets
         super().__init__(data=data, node_sampler=sampler, **kwargs)
 
@@ -96,9 +100,7 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
         batch_size = max(1, -(-total // self.num_parts))
         if kwargs.get("batch_size") == batch_size:
             del kwargs["batch_size"]  # Lightning hands it back
-        for name in ("batch_size", "input_nodes", "node_sampler", "seed_parts"):
-            if name in kwargs:
-                raise InputError(f"Expected num_parts alone to define the batches, got {name}: leave it out.")
+        refuse(kwargs, ("batch_size", "input_nodes", "node_sampler", "seed_parts"), "num_parts defines the batches")
         super().__init__(
             data=data,
             node_sampler=sampler,

@@ -28,7 +28,7 @@ from manyhop.system.progress import Progress
 from manyhop_pyg.data.convert import edge_list, plain
 from manyhop_pyg.loaders.check import check_features
 from manyhop_pyg.loaders.node import NodeLoader
-from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
+from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data, refuse
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.subgraphs import EgoSampler, PageRankSampler, SaintSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
@@ -245,9 +245,7 @@ class ShaDowKHopSampler(NodeLoader, torch_geometric.loader.ShaDowKHopSampler):  
         self.num_neighbors = integer("num_neighbors", num_neighbors, -1)
         self.replace = replace
         self.node_idx = node_idx
-        for name in ("input_nodes", "input_time", "node_sampler"):
-            if name in kwargs:
-                raise InputError(f"Expected no {name}: node_idx defines the batches. Leave it out.")
+        refuse(kwargs, ("input_nodes", "input_time", "node_sampler"), "node_idx defines the batches")
         if not isinstance(data, Data):
             raise InputError(
                 f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True."
@@ -308,9 +306,7 @@ class PPRLoader(NodeLoader):
         eps: float = 1e-5,
         **kwargs: Any,
     ) -> None:
-        for name in ("input_time", "node_sampler"):
-            if name in kwargs:
-                raise InputError(f"Expected no {name}: num_neighbors, alpha and eps define the batches. Leave it out.")
+        refuse(kwargs, ("input_time", "node_sampler"), "num_neighbors, alpha and eps define the batches")
         self.num_neighbors = integer("num_neighbors", num_neighbors, 1)
         self.alpha, self.eps = alpha, eps
         sampler = PageRankSampler(data, self.num_neighbors, alpha, eps)

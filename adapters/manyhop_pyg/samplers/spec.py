@@ -203,7 +203,7 @@ def read_fanouts(
     """Return edge type -> fanouts, for all edge types of the graph."""
     values, default = num_neighbors.values, num_neighbors.default
     if not isinstance(values, Mapping):
-        return {t: _fanout(values) for t in edge_types}
+        return dict.fromkeys(edge_types, integers("numbers of neighbours", values))
     if not hetero:
         raise InputError("Expected num_neighbors as a list, such as [15, 10], since the graph has one edge type only.")
     edge_types = list(edge_types)
@@ -223,7 +223,7 @@ def read_fanouts(
             f"Expected num_neighbors for every edge type, got none for {missing[0]}. Add it ([0, ...] for none), "
             "or pass NumNeighbors(values, default=[...])."
         )
-    return {t: _fanout(values.get(name, default)) for name, t in known.items()}
+    return {t: integers("numbers of neighbours", values.get(name, default)) for name, t in known.items()}
 
 
 def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
@@ -244,10 +244,6 @@ def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
         "Expected num_neighbors as a list (hop by hop), a dict (edge type -> list) or NumNeighbors, "
         f"got {num_neighbors!r}. One hop of 10 neighbours is [10]."
     )
-
-
-def _fanout(values: object) -> tuple[int, ...]:
-    return integers("numbers of neighbours", values)
 
 
 def integers(what: str, values: Any) -> tuple[int, ...]:
