@@ -40,14 +40,7 @@ class _Memory:
 class CPUHGTSampler(HostSampler):
     """Samples layer by layer, with a budget per node type; safe to call from multiple threads.
 
-    Args:
-        graph: the topology, in CPU memory.
-        spec: how many nodes to draw; identical for all requests.
-        empty: makes the tensors of the results; pipelines pass recycled memory.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the graph.
-        GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
+    Its arguments and exceptions are those of :class:`CPUSampler`.
     """
 
     spec: HGTSpec

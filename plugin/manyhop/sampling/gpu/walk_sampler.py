@@ -22,9 +22,7 @@ _WALKS_PER_PROGRAM = 128
 
 
 class GPUWalkSampler:
-    """Walks on a GPU, on the current stream; safe to call from multiple threads.
-
-    With ``p`` or ``q``, a sorted table of the edges takes 4 to 8 bytes per edge on the GPU.
+    """:class:`manyhop.sampling.CPUWalkSampler` on a GPU, on the current stream.
 
     Args:
         graph: the topology, where the GPU reads it.
@@ -32,9 +30,7 @@ class GPUWalkSampler:
         device: where to walk and store results.
 
     Raises:
-        InputError: the spec does not fit the graph, a request does not fit the spec, or the device is no GPU.
-        GraphError: the graph lacks requested weights, or the GPU cannot read the graph.
-        CapacityError: the table of edges does not fit in the memory of the device.
+        InputError: the device is no GPU.
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec, *, device: torch.device | str) -> None:
@@ -79,15 +75,7 @@ class GPUWalkSampler:
 
 
 class GPUNegativeWalks:
-    """Draws uniform nodes instead of walks on a GPU, on the current stream; safe to call from multiple threads.
-
-    Args:
-        num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
-        device: where to draw and store results.
-
-    Raises:
-        InputError: the device is no GPU.
-    """
+    """:class:`manyhop.sampling.cpu.walk_sampler.CPUNegativeWalks` on a GPU, on the current stream."""
 
     def __init__(self, num_nodes: Sequence[int], *, device: torch.device | str) -> None:
         self.device = kernel_device(device, "CPUNegativeWalks")
@@ -139,8 +127,7 @@ class GPUPageRankSampler:
         device: where to find them and store results.
 
     Raises:
-        InputError: the spec does not fit the graph, nodes do not, or the device is no GPU.
-        GraphError: the GPU cannot read the graph.
+        InputError: the device is no GPU.
         CapacityError: the tables do not fit in the memory of the device.
     """
 

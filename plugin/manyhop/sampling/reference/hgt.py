@@ -26,12 +26,7 @@ class ReferenceHGTSampler:
     neighbours. Each hop draws nodes of every type in proportion to the square of their budgets. The result has the
     edges among the sampled nodes. Columns longer than ``spec.max_neighbors`` are cut in both places.
 
-    Args:
-        graph: the topology.
-        spec: how many nodes to draw; identical for all requests.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the graph.
+    Its arguments and exceptions are those of :class:`manyhop.sampling.CPUHGTSampler`.
     """
 
     def __init__(self, graph: Graph, spec: HGTSpec) -> None:

@@ -180,13 +180,7 @@ UNIT = 2.0**30
 class ReferenceLaborSampler:
     """Samples by LABOR (Balin and Catalyurek, "Layer-Neighbor Sampling", arXiv 2210.13339), by the sampling contract.
 
-    Args:
-        graph: the topology.
-        spec: how to sample; identical for all requests.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the spec needs weights, and the graph has none.
+    Its arguments and exceptions are those of :class:`manyhop.sampling.CPULaborSampler`.
     """
 
     def __init__(self, graph: Graph, spec: LaborSpec) -> None:

@@ -125,12 +125,7 @@ Ints = npt.NDArray[np.int64]
 class ReferenceSampler:
     """Samples neighbours by the letter of the contract.
 
-    Args:
-        graph: the topology.
-        spec: how to sample; identical for all requests.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the spec.
+    Its arguments and exceptions are those of :class:`manyhop.sampling.CPUSampler`.
     """
 
     def __init__(self, graph: Graph, spec: NeighborSpec) -> None:

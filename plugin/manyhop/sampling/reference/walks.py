@@ -26,13 +26,7 @@ Bias = Callable[[int], float]
 class ReferenceWalkSampler:
     """Walks by the letter of the contract.
 
-    Args:
-        graph: the topology.
-        spec: how to walk; identical for all requests.
-
-    Raises:
-        InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the graph lacks requested weights.
+    Its arguments and exceptions are those of :class:`manyhop.sampling.CPUWalkSampler`.
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
@@ -118,12 +112,7 @@ def negative_walks(request: WalkRequest, num_nodes: Sequence[int]) -> torch.Tens
 class ReferencePageRankSampler:
     """Finds neighbours by the letter of the contract.
 
-    Args:
-        graph: the topology.
-        spec: how to search; identical for all nodes.
-
-    Raises:
-        InputError: the spec does not fit the graph, or nodes do not.
+    Its arguments and exceptions are those of :class:`manyhop.sampling.CPUPageRankSampler`.
     """
 
     def __init__(self, graph: Graph, spec: PageRankSpec) -> None:

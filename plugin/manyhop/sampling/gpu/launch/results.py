@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import sub
 from typing import NamedTuple
 
@@ -76,13 +76,6 @@ class Layout:
         segments = segment_of[0] if segment_of else []
         self.segments = [(name, r, 3 * r) for name, r in zip(plan.edge_types, segments, strict=True)]
         self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
-        one_type = self.num_types == self.num_edge_types == per_node == 1
-        self.sizes: Callable[[range, LaunchReport], list[int]] = self._sizes_of_one_type if one_type else self._sizes
-        """Return the sizes of the pieces of batches."""
-        self.samples: Callable[[Sequence[Tensor], range, LaunchReport], Iterator[SampledSubgraph]] = (
-            self._samples_of_one_type if one_type else self._samples
-        )
-        """Yield the samples of batches from their pieces."""
         self._all = parts_of(num_batches)
 
     def parts(self, num_batches: int) -> list[range]:
@@ -97,7 +90,8 @@ class Layout:
             for p in self.parts(num_batches)
         ]
 
-    def _sizes(self, batches: range, report: LaunchReport) -> list[int]:
+    def sizes(self, batches: range, report: LaunchReport) -> list[int]:
+        """Return the sizes of the pieces of batches."""
         e, q = self.num_edge_types, self.num_types
         sizes: list[int] = []
         for b in batches:
@@ -107,7 +101,8 @@ class Layout:
                 sizes += (n,) * self.per_node
         return sizes
 
-    def _samples(self, pieces: Sequence[Tensor], batches: range, report: LaunchReport) -> Iterator[SampledSubgraph]:
+    def samples(self, pieces: Sequence[Tensor], batches: range, report: LaunchReport) -> Iterator[SampledSubgraph]:
+        """Yield the samples of batches from their pieces."""
         segments, nodes, edges, e, q = self.segments, self.nodes, report.edges, self.num_edge_types, self.num_types
         end = 0
         for b in batches:
@@ -122,31 +117,6 @@ class Layout:
                 tree={name: own[i + 1] for name, i in nodes} if self.per_node == 2 else None,
                 num_sampled_nodes={name: n for (name, _), n in zip(nodes, added, strict=True)},
                 num_sampled_edges={name: edges[first + r] for name, r, _ in segments},
-            )
-
-    # A third of the time for homogeneous graphs, which matters for small batches.
-
-    def _sizes_of_one_type(self, batches: range, report: LaunchReport) -> list[int]:
-        num_edges, num_nodes, sizes = report.num_edges, report.num_nodes, list[int]()
-        for b in batches:
-            n = num_edges[b]
-            sizes += (n, n, n, num_nodes[b])
-        return sizes
-
-    def _samples_of_one_type(
-        self, pieces: Sequence[Tensor], batches: range, report: LaunchReport
-    ) -> Iterator[SampledSubgraph]:
-        ((node_type, _),), ((edge_type, _, _),) = self.nodes, self.segments
-        piece = iter(pieces)
-        for b in batches:
-            yield SampledSubgraph(
-                row={edge_type: next(piece)},
-                col={edge_type: next(piece)},
-                edge_id={edge_type: next(piece)},
-                node={node_type: next(piece)},
-                tree=None,
-                num_sampled_nodes={node_type: report.nodes[b]},
-                num_sampled_edges={edge_type: report.edges[b]},
             )
 
 
