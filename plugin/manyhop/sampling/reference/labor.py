@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import BatchKey, LaborSpec, NodeRequest, SampledSubgraph, num_hops
+from manyhop.sampling.check import check_spec
+from manyhop.sampling.contract import BatchKey, LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key, unit
-from manyhop.sampling.reference.sampler import Edges, excluded_positions, planted, to_tensors
+from manyhop.sampling.reference.sampler import Edges, Frontier, Picked, ReferenceSampler, Times
 
 # Numpy reference of LABOR: the numbers of neighbours, and how a column is sampled with them (arXiv 2210.13339).
 #
@@ -168,8 +167,6 @@ def edge_weights(a: Floats, probability: Floats, picked: Bools) -> npt.NDArray[n
     return (x * float(x.size) / tree_sum(x)).astype(np.float32)
 
 
-Picked = tuple[Ints, npt.NDArray[np.float32]]
-
 CONVERGED = 10_000
 """Rounds end when the expected number of nodes falls by at most this share."""
 
@@ -177,7 +174,7 @@ UNIT = 2.0**30
 """Weight of a node in the expected number: sums of integers do not depend on their order."""
 
 
-class ReferenceLaborSampler:
+class ReferenceLaborSampler(ReferenceSampler):
     """Samples by LABOR (Balin and Catalyurek, "Layer-Neighbor Sampling", arXiv 2210.13339), by the sampling contract.
 
     Its arguments and exceptions are those of :class:`manyhop.sampling.CPULaborSampler`.
@@ -185,62 +182,38 @@ class ReferenceLaborSampler:
 
     def __init__(self, graph: Graph, spec: LaborSpec) -> None:
         check_spec(graph, spec)
-        self.graph = graph
-        self.spec = spec
+        super().__init__(graph, NeighborSpec(fanouts=spec.fanouts, expand=spec.expand))
+        self.labor = spec
 
-    def sample(self, request: NodeRequest) -> SampledSubgraph:
-        """Sample around ``request.seeds``."""
-        graph, spec = self.graph, self.spec
-        check_request(graph, spec, request)
-        nodes = planted(graph, request.seeds)
-        edges = {t: Edges() for t in graph.edge_types}
-        weights: dict[EdgeType, list[np.float32]] = {t: [] for t in graph.edge_types}
-        excluded = excluded_positions(graph, request.exclude)
-        for hop in range(num_hops(spec.fanouts)):
-            begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
-            end = {t: len(f.node) for t, f in nodes.items()}
-            for edge_type in graph.edge_types:
-                src, dst, found = nodes[edge_type[0]], nodes[edge_type[2]], edges[edge_type]
-                before = len(found.row)
-                frontier = range(begin[edge_type[2]], end[edge_type[2]])
-                variates = Variates.of(spec, request.key, hop, graph.node_types.index(edge_type[0]))
-                picked = self._pick(edge_type, [dst.node[i] for i in frontier], spec.fanouts[edge_type][hop], variates)
-                for i, (positions, weight) in zip(frontier, picked, strict=True):
-                    for j, position in enumerate(positions.tolist()):
-                        if position in excluded[edge_type]:
-                            continue
-                        found.row.append(src.find_or_add(int(graph.csc[edge_type].row[position]), 0))
-                        found.col.append(i)
-                        found.position.append(position)
-                        weights[edge_type].append(weight[j])
-                found.per_hop.append(len(found.row) - before)
-            for t, f in nodes.items():
-                f.hop_begin.append(end[t])
-        row, col, edge_id = to_tensors(graph, edges)
-        node: dict[NodeType, Tensor] = {t: torch.tensor(f.node, dtype=torch.int64) for t, f in nodes.items()}
-        return SampledSubgraph(
-            node=node,
-            row=row,
-            col=col,
-            edge_id=edge_id,
-            tree=None,
-            num_sampled_nodes={t: f.per_hop() for t, f in nodes.items()},
-            num_sampled_edges={t: e.per_hop for t, e in edges.items()},
-            edge_weight={t: torch.tensor(np.array(w, np.float32)) for t, w in weights.items()}
-            if spec.method == "poisson" and (spec.weighted or spec.importance != 0)
-            else None,
-        )
+    def _picks(
+        self, key: BatchKey, hop: int, index: int, dst: Frontier, frontier: Iterable[int], tree_time: list[Times]
+    ) -> Iterable[Picked]:
+        edge_type = self.graph.edge_types[index]
+        variates = Variates.of(self.labor, key, hop, self.graph.node_types.index(edge_type[0]))
+        nodes = [dst.node[i] for i in frontier]
+        return self._pick_all(edge_type, nodes, self.spec.fanouts[edge_type][hop], variates)
 
-    def _pick(self, edge_type: EdgeType, frontier: Sequence[int], k: int, variates: Variates) -> list[Picked]:
+    def _result(
+        self,
+        nodes: Mapping[NodeType, Frontier],
+        edges: Mapping[EdgeType, Edges],
+        excluded: Mapping[EdgeType, set[int]],
+    ) -> SampledSubgraph:
+        sample = super()._result(nodes, edges, excluded)
+        if self.labor.method == "poisson" and (self.labor.weighted or self.labor.importance != 0):
+            sample.edge_weight = {t: torch.tensor(e.weight, dtype=torch.float32) for t, e in edges.items()}
+        return sample
+
+    def _pick_all(self, edge_type: EdgeType, frontier: Sequence[int], k: int, variates: Variates) -> list[Picked]:
         """Return the stored positions of the edges picked for each frontier node, and their weights."""
         csc = self.graph.csc[edge_type]
-        columns = [_Column(csc, node, weighted=self.spec.weighted) for node in frontier]
+        columns = [_Column(csc, node, weighted=self.labor.weighted) for node in frontier]
         if k == 0:
             return [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(columns)
-        if self.spec.method == "exact":
-            picks = [exact(variates(c.source), c.weight, k, replace=self.spec.replace) for c in columns]
+        if self.labor.method == "exact":
+            picks = [exact(variates(c.source), c.weight, k, replace=self.labor.replace) for c in columns]
             return [(c.begin + q, np.ones(q.size, np.float32)) for c, q in zip(columns, picks, strict=True)]
-        if columns and columns[0].weight is None and self.spec.importance == 0:
+        if columns and columns[0].weight is None and self.labor.importance == 0:
             picks = []
             for c in columns:
                 d = c.source.size
@@ -263,7 +236,7 @@ class ReferenceLaborSampler:
                 c.pi = c.a
                 c.c = scale(c.a, c.total, c.pi, c.k, float(c.k))
         pi, before = np.ones(csc.num_src), 0
-        for turn in range(self.spec.importance) if self.spec.importance >= 0 else count():
+        for turn in range(self.labor.importance) if self.labor.importance >= 0 else count():
             factor = np.zeros(csc.num_src)
             for c in columns:
                 counts = c.a > 0

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
+from manyhop.sampling.contract import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
 
@@ -66,6 +66,7 @@ class Edges:
         self.row: list[int] = []
         self.col: list[int] = []
         self.position: list[int] = []
+        self.weight: list[float] = []
         self.per_hop: list[int] = []
 
 
@@ -120,6 +121,10 @@ def to_tensors(
 
 
 Ints = npt.NDArray[np.int64]
+Picked = tuple[Ints, npt.NDArray[np.float32]]
+"""Stored positions of the edges that a node picks, and their weights."""
+Times = tuple[int | None, int]
+"""Time limits of a tree: earliest and latest."""
 
 
 class ReferenceSampler:
@@ -145,30 +150,26 @@ class ReferenceSampler:
             begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
             end = {t: len(f.node) for t, f in nodes.items()}
             for index, edge_type in enumerate(graph.edge_types):
-                key = make_key(Use.NEIGHBOR, *request.key, hop, index)
                 src, dst, found = nodes[edge_type[0]], nodes[edge_type[2]], edges[edge_type]
-                before = len(found.row)
-                for i in range(begin[edge_type[2]], end[edge_type[2]]):
-                    node, tree = dst.node[i], dst.tree[i]
-                    node_key = fold(fold(key, tree if spec.disjoint else 0), node)
-                    if dst.copy[i] > 0:
-                        node_key = fold(node_key, dst.copy[i])
-                    csc = graph.csc[edge_type]
-                    picked = self._pick(csc, node, node_key, spec.fanouts[edge_type][hop], tree_time, tree)
-                    for position in picked.tolist():
+                before, row = len(found.row), graph.csc[edge_type].row
+                frontier = range(begin[edge_type[2]], end[edge_type[2]])
+                picked = self._picks(request.key, hop, index, dst, frontier, tree_time)
+                for i, (positions, weights) in zip(frontier, picked, strict=True):
+                    for position, weight in zip(positions.tolist(), weights.tolist(), strict=True):
                         if position in excluded[edge_type]:
                             continue
-                        found.row.append(src.find_or_add(int(csc.row[position]), tree))
+                        found.row.append(src.find_or_add(int(row[position]), dst.tree[i]))
                         found.col.append(i)
                         found.position.append(position)
+                        found.weight.append(weight)
                 found.per_hop.append(len(found.row) - before)
             for t, f in nodes.items():
                 f.hop_begin.append(end[t])
         return self._result(nodes, edges, excluded)
 
-    def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> list[tuple[int | None, int]]:
+    def _plant(self, request: NodeRequest, nodes: Mapping[NodeType, Frontier]) -> list[Times]:
         """Add the seeds; returns each tree's (earliest, latest) time key."""
-        tree_time: list[tuple[int | None, int]] = []
+        tree_time: list[Times] = []
         tree = 0
         for node_type, seeds in request.seeds.items():
             for i, seed in enumerate(seeds.tolist()):
@@ -179,7 +180,22 @@ class ReferenceSampler:
                     tree_time.append((t_min, int(request.time_max[node_type][i])))
         return tree_time
 
-    def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[tuple[int | None, int]], tree: int) -> Ints:
+    def _picks(
+        self, key: BatchKey, hop: int, index: int, dst: Frontier, frontier: Iterable[int], tree_time: list[Times]
+    ) -> Iterable[Picked]:
+        """Return the stored positions of the edges of a type that each frontier node picks, and their weights."""
+        edge_type = self.graph.edge_types[index]
+        csc, k = self.graph.csc[edge_type], self.spec.fanouts[edge_type][hop]
+        type_key = make_key(Use.NEIGHBOR, *key, hop, index)
+        for i in frontier:
+            node, tree = dst.node[i], dst.tree[i]
+            node_key = fold(fold(type_key, tree if self.spec.disjoint else 0), node)
+            if dst.copy[i] > 0:
+                node_key = fold(node_key, dst.copy[i])
+            picked = self._pick(csc, node, node_key, k, tree_time, tree)
+            yield picked, np.ones(picked.size, np.float32)
+
+    def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[Times], tree: int) -> Ints:
         """Return the stored positions of the edges picked for one frontier node."""
         begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
         if k == 0 or begin == end:
