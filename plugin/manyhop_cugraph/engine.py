@@ -90,9 +90,6 @@ class CuGraphSampler:
         """Return the number of seeds of a work."""
         return work.seeds.key.numel()
 
-    def prepare(self) -> None:
-        """Do nothing, as cuGraph compiles nothing."""
-
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``. All ranks call it, or :meth:`begin`."""
         return self.begin([request]).finish()[0]

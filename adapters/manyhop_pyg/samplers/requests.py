@@ -232,12 +232,15 @@ def host_engine(graph: Graph, spec: Spec) -> Engine:
     """Return an engine of the CPU whose samples are in recycled memory."""
     engine = engine_for(graph, spec, empty=BufferPool().empty)
     if not (cuda.in_reach() or graph.is_part):  # otherwise the loader prepares it once its device is known
-        engine.prepare()
+        _prepare(engine)
     return engine
 
 
 def prepare(sampler: object) -> None:
     """Build the engine of one of manyhop's samplers before the first batch."""
-    engine = getattr(sampler, "engine", None)
+    _prepare(getattr(sampler, "engine", None))
+
+
+def _prepare(engine: object) -> None:
     if isinstance(engine, HostEngine):
         engine.prepare()

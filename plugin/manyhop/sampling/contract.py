@@ -410,7 +410,3 @@ class Engine(Sampler, Protocol):
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """Begin to sample multiple batches; a GPU does so on the current stream, without waiting for anything."""
         ...
-
-    def prepare(self) -> None:
-        """Prepare for the first batch."""
-        ...

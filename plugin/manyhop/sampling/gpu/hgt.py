@@ -179,9 +179,6 @@ class GPUHGTSampler:
                 del self._plans[next(iter(self._plans))]
         return plan
 
-    def prepare(self) -> None:
-        """Do nothing: the constructor has compiled the kernels."""
-
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.
 

@@ -60,19 +60,6 @@ class GPUSampler:
     def _make_plan(self, spec: NeighborSpec) -> Plan:
         return Plan(self.graph, spec, self.device)
 
-    def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
-        """Compile kernels, learn the sizes of batches and reserve memory, so that the first launch is fast.
-
-        Args:
-            requests: typical batches, as many as one launch will merge. Without any, do nothing.
-            ahead: launches that will be in flight at the same time.
-        """
-        if not requests:
-            return
-        for launches in (1, ahead):
-            for pending in [self.begin(requests) for _ in range(launches)]:
-                pending.finish()
-
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
         return self.begin([request]).finish()[0]
