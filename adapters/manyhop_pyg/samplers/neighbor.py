@@ -26,7 +26,7 @@ from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NodeRequest, Sample
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.samplers.requests import SeedRequests, check_window, host_engine, to_sampler_output
-from manyhop_pyg.samplers.seeds import SeedEdges, columns_of, finish_seed_edges, node_metadata, seeds_of
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges, node_metadata, seeds_of
 from manyhop_pyg.samplers.spec import as_num_neighbors, integers, make_spec
 from manyhop_pyg.typing import PyGData, Sample
 
@@ -187,7 +187,7 @@ class NeighborSampler(_Sampler):
         edge_types = [sampler.edge_type for sampler in samplers]
         requests = self.requests.of_edges(index, edge_types, next_key(), neg_sampling, exclude=exclude)
         sampled, seed_edges = sample_together(samplers, requests)
-        metadata = finish_seed_edges(index, sampled, seed_edges, neg_sampling, columns_of(index))
+        metadata = finish_seed_edges(index, sampled, seed_edges, neg_sampling, columns_of_edges(index))
         out = self.node_output(sampled[0].subgraph)
         out.metadata = metadata
         return out

@@ -22,7 +22,7 @@ from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
-from manyhop_pyg.samplers.seeds import SeedEdges, columns_of, finish_seed_edges, node_metadata
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges, node_metadata
 from manyhop_pyg.typing import Inputs, Metadata, Sample
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class GPUSampling:
             for index, key in zip(inputs, keys, strict=True)
         ]
         pending = PendingTypedEdges(engines, requests)
-        columns = [columns_of(index) for index in inputs]
+        columns = [columns_of_edges(index) for index in inputs]
         sent = iter(upload([column for of_batch in columns for column in of_batch], self.device))
 
         def finish() -> list[Sample]:

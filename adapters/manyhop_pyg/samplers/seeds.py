@@ -176,7 +176,7 @@ def finish_seed_edges(
         sampled: result of the engine for each type.
         seed_edges: ``[num_trees]`` seed edge of each tree; ``None``: the sample has no trees.
         neg_sampling: negatives.
-        columns: :func:`columns_of` the seed edges, on the device of the batch.
+        columns: :func:`columns_of_edges` the seed edges, on the device of the batch.
     """
     trees = sampled[0].subgraph.tree
     if trees is not None and seed_edges is not None:
@@ -190,7 +190,7 @@ def finish_seed_edges(
     return columns[-1], about, dict(zip(index.parts, index.sizes, strict=True))
 
 
-def columns_of(index: EdgeSamplerInput) -> list[Tensor | None]:
+def columns_of_edges(index: EdgeSamplerInput) -> list[Tensor | None]:
     """Return ids, labels and times of seed edges, type by type, then all ids."""
     columns = [column for part in parts_of(index).values() for column in (part.input_id, part.label, part.time)]
     return [*columns, index.input_id] if isinstance(index, TypedEdgeInput) else columns
