@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import PinnedPool
-from manyhop.features.gathering import gather_on_cpu, index_by_itself
+from manyhop.features.gather_cpu import gather_on_cpu, index_by_itself
 from manyhop.features.kernels.gather import COLUMNS, FIELDS, TILE, find_slots, gather_rows
 from manyhop.features.kernels.move import move
 from manyhop.features.requests import Checks, RowLayout, RowRequest, Suspect, row_layout

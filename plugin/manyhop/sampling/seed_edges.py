@@ -57,7 +57,7 @@ class EdgeSampler:
         self.edge_type = edge_type
         self.negatives = negatives
         self.disjoint = disjoint
-        self._avoid = None if negatives is None or not negatives.exclude_true else self._lookup(graph.csc[edge_type])
+        self.avoid = None if negatives is None or not negatives.exclude_true else self._lookup(graph.csc[edge_type])
         self._src_table: NegativeTable | None = None
         self._dst_table: NegativeTable | None = None
         if negatives is not None and not negatives.given:
@@ -118,7 +118,7 @@ class EdgeSampler:
         num_neg = math.ceil(src.numel() * spec.amount)
         time = None if request.time_max is None else _repeat(request.time_max, num_neg).numpy()
         sources = _repeat(src, num_neg).numpy() if self._src_table is None else self._src_table
-        s, d = draw_negatives(key, sources, self._dst_table, num_neg, time, self._avoid)
+        s, d = draw_negatives(key, sources, self._dst_table, num_neg, time, self.avoid)
         if self._src_table is not None:
             src = torch.cat([src, torch.from_numpy(s)])
         return src, torch.cat([dst, torch.from_numpy(d)])

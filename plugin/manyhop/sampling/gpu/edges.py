@@ -310,7 +310,7 @@ class Endpoints:
     def _choose(self, i: int, b: int, todo: Ints) -> None:
         """Draw negatives ``todo`` of a type and batch with the exact code of the CPU."""
         sampler, request, part = self._samplers[i], self._requests[i][b], self.layout.parts[i][b]
-        avoid, src, dst, num_pos = sampler._avoid, sampler._src_table, sampler._dst_table, part.num_pos
+        avoid, src, dst, num_pos = sampler.avoid, sampler._src_table, sampler._dst_table, part.num_pos
         assert avoid is not None
         assert dst is not None
         time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
