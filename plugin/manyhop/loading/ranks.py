@@ -119,15 +119,18 @@ class Ranks:
         control.agree(f"{self.title}: {what}", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_watch": None, "_lockstep": None, "_threads": _Threads()}
+        return self.__dict__ | {"_watch": None, "_lockstep": None}
 
 
 class _Threads:
-    """The current iterations of a loader, and threads that may still work for earlier ones."""
+    """The current iterations of a loader, and threads that may still work for earlier ones. A copy has none."""
 
     def __init__(self) -> None:
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         self._running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
+
+    def __reduce__(self) -> tuple[type[_Threads], tuple[()]]:
+        return _Threads, ()
 
     def add(self, iterator: EpochIterator) -> None:
         self._iterators.add(iterator)
