@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from manyhop.errors import ManyhopError
 from manyhop.hints import pip_install
@@ -21,23 +21,11 @@ Epoch: TypeAlias = Callable[[], tuple[int, int]]
 """Loads one epoch; returns the numbers of batches and of sampled edges."""
 
 
-class MakeEpochs(Protocol):
-    """Makes the loaders of one framework and manyhop's for it."""
+MakeEpochs: TypeAlias = Callable[..., Mapping[str, Epoch | str]]
+"""Makes, from a graph's folder, the epochs of a framework by name, ``"manyhop"`` first; a text: why one is missing.
 
-    def __call__(
-        self, folder: Path, *, fanout: Sequence[int], batch_size: int, batches: int, threads: int, device: str
-    ) -> Mapping[str, Epoch | str]:
-        """Return by name the epochs that are measured, ``"manyhop"`` first, or the reason why one is not.
-
-        Args:
-            folder: of the graph.
-            fanout: neighbours per hop.
-            batch_size: seeds of a batch.
-            batches: of an epoch, at most.
-            threads: of each loader; 1: the caller's own.
-            device: where batches are wanted.
-        """
-        ...
+Keywords: ``fanout``, ``batch_size``, ``batches`` (at most), ``threads`` (1: the caller's own), ``device``.
+"""
 
 
 def add_to(verbs: Verbs) -> None:
