@@ -35,8 +35,8 @@ def stores(job: Job, ranks: Ranks, graph: GPUGraph, sink: Sink) -> None:
     """Measure both frameworks in turns for each place of the rows."""
     if ranks.size > 1:
         manyhop.init(timeout=300)
-    x = draw_features(graph.num_nodes, job.num_features, torch.float32, ranks.device)
-    edge_index = graph.edge_index()
+    x = draw_features(graph.num_nodes, job.num_features, torch.float32, ranks.device).cpu()
+    edge_index = graph.edge_index().cpu()
     for place in ("sharded", "distributed") if ranks.size > 1 else ("replica",):
         try:
             _measure(job, ranks, graph.num_nodes, sink, place, _makers(job, ranks, edge_index, x, place))
@@ -46,7 +46,7 @@ def stores(job: Job, ranks: Ranks, graph: GPUGraph, sink: Sink) -> None:
 
 
 def _makers(job: Job, ranks: Ranks, edge_index: Tensor, x: Tensor, place: str) -> tuple[MakeLoader, MakeLoader]:
-    """Return PyG's and DGL's loaders over one graph and one tensor of features."""
+    """Return PyG's and DGL's loaders over one graph and one tensor of features in host memory, which GPUs hold once."""
     fanout = list(job.fanouts[0])
     common: dict[str, Any] = {"shuffle": True, "device": ranks.device}
     if place != "replica":
