@@ -200,7 +200,7 @@ def test_weights_without_numbers_in_memory():
     g = dgl.rand_graph(10, 40)
     for odd in (torch.rand(40).to_sparse(), torch.quantize_per_tensor(torch.rand(40), 1.0, 0, torch.quint8)):
         g._edge_frames[0]._columns["w"] = dgl.frame.Column(odd)
-        with pytest.raises(GraphError, match=r"'w' .* as a dense tensor on the CPU"):
+        with pytest.raises(GraphError, match="'w' as a dense tensor on the CPU"):
             topology_of(g, prob="w")
 
 

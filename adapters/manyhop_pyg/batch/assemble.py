@@ -101,12 +101,12 @@ class Rows:
 
     def add(self, into: Attributes, columns: list[Column], index: Tensor, bound: int | None) -> None:
         """Request rows ``index``, whose ids are below ``bound``, of ``columns`` for ``into``."""
-        for key, value, dim in columns:
+        for key, value, dim, title in columns:
             if isinstance(value, TensorFrame):
                 rows = value[index.to(value.device)]
                 into[key] = rows if self._device is None else rows.to(self._device)
             else:
-                self._requests.append(RowRequest(value, index, dim, key, bound))
+                self._requests.append(RowRequest(value, index, dim, title, bound))
                 self._slots.append((into, key))
 
     def add_trainable(

@@ -32,6 +32,8 @@ class Column(NamedTuple):
     key: str
     value: object
     dim: int
+    title: str
+    """What errors call it."""
 
 
 class StorePlan:
@@ -191,7 +193,7 @@ def _where_it_is(name: str, value: object) -> object:
 
 def _column(data: Batch, store: BaseStorage, key: str, value: object, placed: Placed) -> Column:
     if isinstance(value, TensorFrame):
-        return Column(key, value, 0)
+        return Column(key, value, 0, key)
     if not isinstance(value, Tensor | np.ndarray):
         raise FeatureError(
             f"Expected the attribute '{key}' to be a tensor, an array or a TensorFrame, as it has one entry per "
@@ -199,7 +201,7 @@ def _column(data: Batch, store: BaseStorage, key: str, value: object, placed: Pl
         )
     dim = data.__cat_dim__(key, value, store)
     name = key if store._key is None else f"{key!r} of {store._key!r}"
-    return Column(key, placed(name, value), dim + value.ndim if dim < 0 else dim)
+    return Column(key, placed(name, value), dim + value.ndim if dim < 0 else dim, name)
 
 
 class DataColumns:
@@ -250,7 +252,7 @@ class PlacedStore:
             for column, source in zip(self.columns, self.sources, strict=True):
                 kind = column.group if size is None else _kind_of(column, size)
                 if kind is not None:
-                    found.setdefault(kind, []).append(Column(column.name, source, 0))
+                    found.setdefault(kind, []).append(Column(column.name, source, 0, column.title))
         return found
 
     def shared_objects(self) -> frozenset[int]:

@@ -319,14 +319,13 @@ class GPUMemory:
         source = request.source
         if request.changes:
             return False
-        if self._kept_bytes is not None and request.name not in self._kept_bytes:
-            return False
-        for resident in self._residents.values():
+        for name, resident in self._residents.items():
             if source is resident.reader:
-                return resident.needs_hot_rows
-        if _ON_HOST.isdisjoint(self._places.values()) or not is_movable(source, self.device):
+                return resident.needs_hot_rows and (self._kept_bytes is None or name in self._kept_bytes)
+        if self._kept_bytes is not None or _ON_HOST.isdisjoint(self._places.values()):
             return False
-        return request.dim == 0 and row_layout(source, request.name) is not None
+        movable = is_movable(source, self.device) and request.dim == 0
+        return movable and row_layout(source, request.name) is not None
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """Read these sources, by ``id``, through caches from now on."""
