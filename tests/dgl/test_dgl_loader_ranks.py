@@ -80,7 +80,7 @@ def with_data(name, at):
 
 
 @pytest.mark.parametrize(
-    ("name", "named"), [("edges", ["edges"] * 4), ("x", ["data 'x' of _N"] * 4), ("w", ["data 'w' of", "weights"] * 2)]
+    ("name", "named"), [("edges", ["edges"] * 4), ("x", ["data 'x'"] * 4), ("w", ["data 'w'", "weights"] * 2)]
 )
 def test_edges_weights_and_features_that_differ_are_named(launcher, name, named):
     for messages in launcher.run(with_data, name, 100):

@@ -7,6 +7,7 @@ from dgl.dataloading import BlockSampler
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.loading import graph_facts, plain, rows_fact
+from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
@@ -34,7 +35,7 @@ class LoaderFacts:
             facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
         found = frames(loader.graph)
         facts |= {
-            f"data '{name}' of {kind}": rows_fact(value)
+            f"data '{name}'{of_type(kind)}": rows_fact(value)
             for kind, by_name in (*found.nodes.items(), *found.edges.items())
             for name, value in by_name.items()
         }

@@ -164,7 +164,7 @@ def _weight_tables(
     finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
     if not finite:
         raise GraphError(
-            f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
+            f"Expected the weights of a node's edges{of_type(edge_type)} to have a finite sum. Scale them down."
         )
     all_positive = int(num_positive.sum()) == weight.numel()
     return {"weight": weight, "alias": alias, "num_positive": None if all_positive else num_positive}
@@ -193,7 +193,7 @@ def _build_csc(
         sorting = 16 if grouped else 4 * small + 8
     narrowing = small if sorting == 0 and edge.row.dtype != (torch.int32 if num_src <= 2**31 else torch.int64) else 0
     require_memory(
-        f"The topology of {edge_type} ({num_edges} edges)",
+        f"The topology{of_type(edge_type)} ({num_edges} edges)",
         num_edges * (sorting + narrowing + extras) + 16 * num_dst,
         "Use fewer edges, a machine with more memory, or a graph on disk (manyhop convert).",
     )
@@ -228,7 +228,7 @@ def _build_csc(
         colptr = columns.pointers(col, num_src, num_dst)
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
-        raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
+        raise GraphError(f"Expected fewer than 2^32 edges{of_type(edge_type)} per node, got {int(degree.max())}.")
     weights = {} if edge.weight is None else weight_tables(edge_type, edge.weight, perm, colptr)
     return CSC(
         num_src=num_src,
@@ -245,8 +245,8 @@ def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_
     assert edge.part is not None
     if edge.col is None or edge.edge_id is not None or edge.weight is not None or edge.time is not None:
         raise GraphError(
-            f"Expected a part of the edges of {edge_type} as an edge list, without weights and times of edges, got "
-            "more. Use times of nodes, or pass all edges on every rank."
+            f"Expected a part of the edges{of_type(edge_type)} as an edge list, without weights and times of edges, "
+            "got more. Use times of nodes, or pass all edges on every rank."
         )
     _expect_length(f"{edge.ends[1]} nodes{of_type(edge_type)}", edge.col, edge.row.numel())
     check_ids(edge_type, edge.ends[1], edge.col, num_dst)
@@ -272,7 +272,7 @@ def _is_in_order(edge_type: EdgeType, edge: EdgeInput, col: Tensor, time: Tensor
         if edge.is_sorted:
             at = begin + int((~up).nonzero()[0])
             raise GraphError(
-                f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of {edge.ends[1]}"
+                f"is_sorted=True, but edges {at} and {at + 1}{of_type(edge_type)} are not in order of {edge.ends[1]}"
                 f"{' and time' if time is not None else ''}. Sort them, or pass is_sorted=False."
             )
         return False

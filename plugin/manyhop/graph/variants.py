@@ -35,7 +35,7 @@ def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:
     for edge_type, weight in weights.items():
         table = _table(csc, edge_type)
         require_memory(
-            f"The weights of {edge_type} ({table.num_edges} edges)",
+            f"The weights{of_type(edge_type)} ({table.num_edges} edges)",
             16 * table.num_edges + 8 * table.num_dst,
             "Use fewer edges, or a machine with more memory.",
         )
@@ -65,7 +65,7 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
             )
         if table.weight is not None:
             raise GraphError(
-                f"Expected edges without weights to be masked, {edge_type} has some. Mask first, then add weights."
+                f"Expected edges{of_type(edge_type)} without weights, to be masked. Mask first, then add weights."
             )
         kept = (mask if table.perm is None else mask[table.perm.long()]).nonzero().view(-1)
         small = table.num_edges <= 2**31
