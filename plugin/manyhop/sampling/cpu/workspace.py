@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, GraphError
 from manyhop.graph import Graph, NodeType
+from manyhop.graph.csc import of_type
 from manyhop.sampling.cpu import tables as c
 from manyhop.system.memory import require_memory
 
@@ -227,7 +228,7 @@ def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
             ("alias", "alias", csc.alias, ids[1:]),
             ("positive", "num_positive", csc.num_positive, ids[1:]),
         ):
-            row[column] = 0 if array is None else _address(f"{name} of {edge_type}", array, dtypes)
+            row[column] = 0 if array is None else _address(f"{name}{of_type(edge_type)}", array, dtypes)
         row["row_wide"] = csc.row.dtype == torch.int64
         row["perm_wide"] = csc.perm is not None and csc.perm.dtype == torch.int64
         row["src"], row["dst"] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import Graph
+from manyhop.graph.csc import of_type
 from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec
 from manyhop.sampling.gpu.kernels import labor as kernels
@@ -47,7 +48,7 @@ class _Plan(Plan):
         if spec.weighted:
             for about, edge_type in zip(self.edges, graph.edge_types, strict=True):
                 weight = graph.csc[edge_type].weight
-                about[t.WEIGHT.value] = address(f"weight of {edge_type}", weight, device, torch.float64)
+                about[t.WEIGHT.value] = address(f"weight{of_type(edge_type)}", weight, device, torch.float64)
 
 
 class LaborMemory(NamedTuple):

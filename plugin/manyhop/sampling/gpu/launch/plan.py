@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import Graph
+from manyhop.graph.csc import of_type
 from manyhop.sampling.contract import NeighborSpec, num_hops
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import WINDOW_BITS
@@ -189,7 +190,7 @@ def edge_tables(
             (t.ALIAS, "alias", csc.alias if weighted else None, long),
             (t.POSITIVE, "num_positive", csc.num_positive if weighted else None, long),
         ):
-            about[column.value] = address(f"{name} of {edge_type}", array, device, *dtypes)
+            about[column.value] = address(f"{name}{of_type(edge_type)}", array, device, *dtypes)
         about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
         about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
     return found
