@@ -252,7 +252,7 @@ def test_bad_input():
     with pytest.raises(InputError, match="fanouts"):
         CPUSampler(graph, replace(spec, fanouts={HOMOGENEOUS_EDGE: (-2,)}))
     csc = graph.csc[HOMOGENEOUS_EDGE]
-    with pytest.raises(GraphError, match="row .* torch.int16"):
+    with pytest.raises(GraphError, match=r"row .* torch.int16"):
         CPUSampler(replace(graph, csc={HOMOGENEOUS_EDGE: replace(csc, row=csc.row.to(torch.int16))}), spec)
 
 
