@@ -63,26 +63,45 @@ def first_to_share(folder):
     torch.distributed.barrier()
 
     def load():
-        (Path(folder) / f"builder.{rank}").touch()
+        part = folder / "part"
+        part.write_text("\n".join(own_names()))
+        part.rename(folder / f"builder.{rank}")
         time.sleep(1000)
 
-    (Path(folder) / f"asks.{rank}").touch()
+    (folder / f"asks.{rank}").touch()
     began = time.monotonic()
     error = refused(manyhop_pyg.share, load)
     print(f"{error} after {time.monotonic() - began:.1f} s", flush=True)
     os._exit(0)  # without the end of a group whose ranks were killed
 
 
-def left_behind():
-    """Names that shared memory may have left."""
-    names = [*os.listdir("/dev/shm"), *Path("/proc/net/unix").read_text().splitlines()]
-    return [name for name in names if "manyhop" in name]
+def own_names():
+    """Names under which other processes find what this one shares or is building."""
+    links = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    sockets = {inode: name for inode, name in socket_names() if f"socket:[{inode}]" in links}
+    records = [link.split(" ")[1] for link in links if link.startswith("/memfd:manyhop ")]
+    return sorted({*sockets.values(), *records})
+
+
+def socket_names():
+    """Sockets of this machine that shared memory may have: ``(inode, key)``; other tests have some, too."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return [(line[6], line[8]) for line in lines if line[7:8] == ["@manyhop"]]
+
+
+def left_behind(names):
+    """Files of shared memory, and those of ``names`` that a socket has."""
+    files = [file for file in os.listdir("/dev/shm") if "manyhop" in file]
+    return files + [key for _, key in socket_names() if key in names]
 
 
 def test_the_death_of_the_builder_reaches_the_others_at_once(launcher, tmp_path):
-    ranks = launcher.start(first_to_share, str(tmp_path), world_size=3)
+    ranks = launcher.start(first_to_share, tmp_path, world_size=3)
     assert wait_until(lambda: list(tmp_path.glob("builder.*")) and len(list(tmp_path.glob("asks.*"))) == 3)
-    (builder,) = (int(path.suffix[1:]) for path in tmp_path.glob("builder.*"))
+    (path,) = tmp_path.glob("builder.*")
+    builder, names = int(path.suffix[1:]), path.read_text().split()
+    assert len(names) == 1
+    assert left_behind(names)  # while it builds
     began = time.monotonic()
     ranks.kill(builder)
     for other in {0, 1, 2} - {builder}:
@@ -90,7 +109,7 @@ def test_the_death_of_the_builder_reaches_the_others_at_once(launcher, tmp_path)
         assert "which was building it for this node, has ended" in ranks.output(other)
     assert time.monotonic() - began < 200  # ranks wait ten minutes for a load
     ranks.wait()
-    assert wait_until(lambda: not left_behind()), left_behind()
+    assert wait_until(lambda: not left_behind(names)), left_behind(names)
 
 
 def hold_memory(num_bytes):
@@ -98,7 +117,7 @@ def hold_memory(num_bytes):
     sampler = manyhop_pyg.NeighborSampler(data, [2])
     assert identity(sampler.topology.graph.tables()[0]) is not None
     segment = segments.find(segments.where(data.x.data_ptr())[0])
-    print("inode", os.fstat(segment.fd).st_ino, "ready", flush=True)
+    print(*own_names(), os.fstat(segment.fd).st_ino, "ready", flush=True)
     time.sleep(1000)
 
 
@@ -122,11 +141,12 @@ def test_kill_9_of_all_leaves_nothing_behind(launcher):
     for rank in range(2):
         ranks.wait_for_output(rank, "ready")
     last, other = (ranks.output(rank).splitlines()[-1] for rank in range(2))  # kernels may have been compiled before
-    _, inode, _ = last.split()
+    *names, inode, _ = last.split()
     assert other == last
+    assert len(names) == 2  # the data and the tables
     assert len(holders(int(inode))) == 2
     for rank in range(2):
         ranks.kill(rank)
     assert [r.exit_code for r in ranks.wait()] == [-signal.SIGKILL] * 2
-    assert wait_until(lambda: not left_behind()), left_behind()
+    assert wait_until(lambda: not left_behind(names)), left_behind(names)
     assert wait_until(lambda: not holders(int(inode))), holders(int(inode))
