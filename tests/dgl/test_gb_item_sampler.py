@@ -35,7 +35,6 @@ def test_every_item_once_per_epoch(drop_last, shuffle):
             assert found == numbers.tolist()[: len(found)]
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == shuffle
     again = gb.ItemSampler(gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, seed=3)
-    assert [sampler.make_batch(2, b).tolist() for b in reversed(range(len(sampler)))] == epochs[2][::-1]
     assert [items_of(again) for _ in range(3)] == epochs
 
 
@@ -81,8 +80,6 @@ def test_arguments():
         gb.ItemSampler(gb.ItemSet(9), 0)
     with pytest.raises(InputError, match="Expected an ItemSet"):
         gb.ItemSampler(torch.arange(3), 2)
-    with pytest.raises(InputError, match="a batch from 0 to 2"):
-        gb.ItemSampler(gb.ItemSet(9), 3, shuffle=True).make_batch(0, 3)
     with pytest.raises(InputError, match="process group"):
         gb.DistributedItemSampler(gb.ItemSet(9), 3)
     loader = TorchDataLoader(gb.ItemSampler(gb.ItemSet(9), 3, as_they_are), batch_size=None, num_workers=1)
@@ -141,8 +138,9 @@ def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, d
 )
 def test_several_batches_at_once(item_set, shuffle):
     sampler = gb.ItemSampler(item_set, 4, shuffle=shuffle, seed=3)
-    positions = [torch.from_numpy(sampler.plan.indices(1, number)) for number in (0, 5, 2)]
-    items = sampler.items_of_several(positions, torch.device("cpu"))
-    several = [sampler.dressed(some, sampler.key(1, number)) for some, number in zip(items, (0, 5, 2), strict=True)]
-    assert [repr(batch) for batch in several] == [repr(sampler.make_batch(1, number)) for number in (0, 5, 2)]
-    assert [batch.key for batch in several] == [(3, 1, 0), (3, 1, 5), (3, 1, 2)]
+    positions = [torch.from_numpy(sampler.plan.indices(0, number)) for number in range(6)]
+    several = sampler.items_of_several(positions, torch.device("cpu"))
+    batches = [sampler.dressed(items, (3, 0, number)) for number, items in enumerate(several)]
+    expected = list(sampler)
+    assert [repr(batch) for batch in batches] == [repr(batch) for batch in expected]
+    assert [batch.key for batch in batches] == [batch.key for batch in expected]

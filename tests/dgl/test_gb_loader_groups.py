@@ -47,6 +47,7 @@ def test_groups_change_nothing(sizes, num_workers):
     figures = loader.stats()
     assert (figures.batches, figures.seeds) == (16, 80)
     assert min(figures.edges, figures.nodes, figures.assemble_s) > 0
+    assert [plain(loader.replay(0, number)) for number in (15, 3)] == [expected[15], expected[3]]
 
 
 def test_two_samplers_in_a_chain(sizes):

@@ -33,7 +33,7 @@ F = TypeVar("F", bound="_Cached")
 
 
 class _Cached(Feature):
-    """The base of caches: methods of their feature."""
+    """The base of caches. Methods without a cache's own version are those of the feature."""
 
     def __init__(self, fallback_feature: Any, rows: int | None, nbytes: int | None) -> None:
         self.fallback_feature = fallback_feature
@@ -46,39 +46,22 @@ class _Cached(Feature):
         """The maximum number of bytes of cached rows."""
         return self.cache_size * _row_bytes(self.fallback_feature)
 
-    def read(self, ids: Tensor | None = None) -> Tensor:
-        """Return rows of the feature.
-
-        Args:
-            ids: ``[count]`` integer; ``None``: all.
-
-        Raises:
-            FeatureError: a row that does not exist.
-        """
-        rows: Tensor = self.fallback_feature.read(ids)
-        return rows
+    def read(self, ids: Tensor | None = None) -> Any:
+        return self.fallback_feature.read(ids)
 
     def size(self) -> torch.Size:
-        """Return the shape of one row."""
         return torch.Size(self.fallback_feature.size())
 
     def count(self) -> int:
-        """Return the number of rows."""
         return int(self.fallback_feature.count())
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and cached rows; see the feature's own ``update``.
-
-        Without ``ids``, the cache starts again, with its maximum number of rows or bytes.
-        """
         self.fallback_feature.update(value, ids)
 
     def table(self) -> Any:
-        """Return the tensor of the feature."""
         return self.fallback_feature.table()
 
     def metadata(self) -> dict[str, object]:
-        """Return the metadata of the feature."""
         return dict(self.fallback_feature.metadata())
 
 
@@ -138,13 +121,12 @@ class GPUCachedFeature(_Cached):
             self._count(ids)
         return self.table() if self._cached is None else self._cached
 
-    def read(self, ids: Tensor | None = None) -> Tensor:
+    def read(self, ids: Tensor | None = None) -> Any:
         """Return rows of the feature, on the GPU; all of them (``None``) on the device of the feature."""
         if ids is None:
             return super().read()
         ids = row_numbers(ids).to(self._device)
-        rows: Tensor = gather([RowRequest(self.source(ids), ids, name="the feature")])[0]
-        return rows
+        return gather([RowRequest(self.source(ids), ids, name="the feature")])[0]
 
     def _count(self, ids: Tensor) -> None:
         """Count a read; after the last counted one, cache the rows that were requested most often."""
@@ -162,7 +144,7 @@ class GPUCachedFeature(_Cached):
             self._visits = None
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and begin to count reads again; see the feature's own ``update``."""
+        """Change rows, see the feature's own ``update``; the cache starts again, with its maximum of rows or bytes."""
         super().update(value, ids)
         with self._lock:
             self._begin()
@@ -207,11 +189,7 @@ def gpu_cached_feature(
     Raises:
         InputError: no GPU, no feature, or no size.
     """
-
-    def make(feature: Any, nbytes: int) -> GPUCachedFeature:
-        return GPUCachedFeature(feature, max_cache_size_in_bytes=nbytes)
-
-    return _each(make, fallback_features, max_cache_size_in_bytes)
+    return _each(GPUCachedFeature, fallback_features, max_cache_size_in_bytes)
 
 
 def cpu_cached_feature(
@@ -233,14 +211,15 @@ def cpu_cached_feature(
     return _each(CPUCachedFeature, fallback_features, max_cache_size_in_bytes)
 
 
-def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | dict[FeatureKey, F]:
+def _each(make: Callable[..., F], features: object, nbytes: int) -> F | dict[FeatureKey, F]:
     """Return the cache of a feature, or of each of multiple, which share the bytes."""
     if not isinstance(features, Mapping):
-        return make(features, nbytes)
+        return make(features, max_cache_size_in_bytes=nbytes)
     nbytes = integer("max_cache_size_in_bytes", nbytes)
     sizes = {key: row * feature.count() if (row := _row_bytes(feature)) else 0 for key, feature in features.items()}
     total = max(1, sum(sizes.values()))
-    return {key: make(feature, nbytes * sizes[key] // total) for key, feature in features.items()}
+    shares = {key: nbytes * size // total for key, size in sizes.items()}
+    return {key: make(feature, max_cache_size_in_bytes=shares[key]) for key, feature in features.items()}
 
 
 def number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:

@@ -44,14 +44,11 @@ def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int])
     return found
 
 
-_EPOCHS = 64  # number of epochs whose drawn seeds are stored, for iterations that are still running
-
-
 class ItemSampler(DataPipe):
     """Cuts the items of an item set into minibatches. Each iteration is the next epoch.
 
-    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be created at any time, in
-    any thread (:meth:`make_batch`). Without a seed, each epoch draws one when it begins, and is epoch 0 of that seed.
+    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``. Without a seed, each epoch draws one,
+    and is epoch 0 of that seed.
 
     Args:
         item_set: an :class:`ItemSet` or a :class:`HeteroItemSet`.
@@ -89,7 +86,6 @@ class ItemSampler(DataPipe):
         self.plan = BatchPlan(  # its seed is that of all epochs, if there is one
             len(item_set), batch_size, shuffle=bool(shuffle), drop_last=bool(drop_last), seed=self.seed or 0
         )
-        self._drawn: dict[int, BatchPlan] = {}
         self.next_epoch = 0
         """The epoch of the next iteration."""
 
@@ -100,60 +96,6 @@ class ItemSampler(DataPipe):
     def __len__(self) -> int:
         """Return the number of batches of this rank in an epoch."""
         return len(self.deal())
-
-    def key(self, epoch: int, batch: int) -> BatchKey:
-        """Return the key of a batch's random numbers."""
-        plan, number = self.plan_of(epoch)
-        return BatchKey(plan.seed, number, batch)
-
-    def begin_epoch(self) -> int:
-        """Begin an iteration; return its epoch: 0, 1, ..."""
-        self.next_epoch += 1
-        self.plan_of(self.next_epoch - 1)
-        return self.next_epoch - 1
-
-    def set_seed(self, seed: int | None) -> None:
-        """Set the seed of the epochs that follow; ``None``: each draws its own."""
-        self.seed = seed
-        self.plan = replace(self.plan, seed=seed or 0)
-
-    def resume_at(self, epoch: int, drawn: int | None) -> None:
-        """Set the epoch of the next iteration, and the seed ``drawn`` for it; ``None``: none was."""
-        self.next_epoch = epoch
-        self._drawn.pop(epoch, None)
-        if drawn is not None:
-            self._drawn[epoch] = replace(self.plan, seed=drawn)
-
-    def drawn_seed(self, epoch: int) -> int | None:
-        """Return the seed drawn for an epoch; ``None``: none was."""
-        return self._drawn[epoch].seed if epoch in self._drawn else None
-
-    def plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
-        """Return the plan of an epoch, and the number of the epoch in it: 0 if its seed was drawn for it."""
-        if epoch not in self._drawn:
-            if self.seed is not None:
-                return self.plan, epoch
-            while len(self._drawn) >= _EPOCHS:
-                del self._drawn[next(iter(self._drawn))]
-            self._drawn[epoch] = replace(self.plan, seed=draw())
-        return self._drawn[epoch], 0
-
-    def make_batch(self, epoch: int, batch: int) -> Any:
-        """Create one batch. May be called from multiple threads at once.
-
-        Args:
-            epoch: from 0.
-            batch: its global number in the epoch, from 0.
-
-        Returns:
-            The result of the minibatcher; a :class:`MiniBatch` has its ``key``.
-
-        Raises:
-            InputError: a batch that does not exist.
-        """
-        plan, number = self.plan_of(epoch)
-        positions = torch.from_numpy(plan.indices(number, batch))
-        return self.dressed(self.item_set[positions], self.key(epoch, batch))
 
     def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
         """Return the items of multiple batches, by one lookup if they have one type.
@@ -174,13 +116,18 @@ class ItemSampler(DataPipe):
         return [some if isinstance(items, tuple) else some[0] for some in split]
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self.begin_epoch()
         if get_worker_info() is not None:
             raise InputError(
                 "Expected iteration in the process that made the pipeline, got a worker process of torch's "
                 "DataLoader. Use the DataLoader of this package, whose workers are threads."
             )
-        return (self.make_batch(epoch, rank_batch.batch) for rank_batch in self.deal())
+        plan, number = self.plan, self.next_epoch
+        self.next_epoch += 1
+        if self.seed is None:
+            plan, number = replace(plan, seed=draw()), 0
+        for rank_batch in self.deal():
+            positions = torch.from_numpy(plan.indices(number, rank_batch.batch))
+            yield self.dressed(self.item_set[positions], BatchKey(plan.seed, number, rank_batch.batch))
 
     def dressed(self, items: object, key: BatchKey | None) -> object:
         """Apply the minibatcher to items; a :class:`MiniBatch` gets its key."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import current_batch, current_key
+from manyhop.loading import BatchContext, current_batch, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, Streams, current_exchange, tensors_in
@@ -33,7 +32,6 @@ from manyhop_graphbolt.stages.stage import (
     NegativeSampler,
     Stage,
     Step,
-    drawing,
     is_of_this_package,
     is_ours,
     step,
@@ -71,19 +69,19 @@ class TimedStages:
             self._steps.append((name, run, streams if on_gpu and name != "assemble" else None))
             on_gpu = on_gpu or to_gpu(stage)
 
-    def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
-        """Apply all stages to an item."""
-        with nullcontext() if key is None else drawing(key, calls):
-            for name, run, streams in self._steps:
-                if streams is None:
-                    start = perf_counter()
-                    item = run(item)
-                    self._stats.record(batch, name, start, perf_counter())
-                    continue
-                begun = streams.mark() if times else None
+    def __call__(self, item: object, times: int = 1) -> object:
+        """Apply all stages to an item of the current batch, whose times on a GPU count ``times`` times."""
+        batch = _key().batch
+        for name, run, streams in self._steps:
+            if streams is None:
+                start = perf_counter()
                 item = run(item)
-                if begun is not None:
-                    streams.took(times, name, batch, begun, streams.mark())
+                self._stats.record(batch, name, start, perf_counter())
+                continue
+            begun = streams.mark() if times else None
+            item = run(item)
+            if begun is not None:
+                streams.took(times, name, batch, begun, streams.mark())
         return item
 
 
@@ -151,14 +149,13 @@ class Batches:
         self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
         self._gpu, self._pool, self._padding, self._threads = gpu, pool, padding, threads
         grouped = chain.grouped if gpu is not None and gpu.sampling is not None else None
-        self._replaced = None if padding is None else padding.replaced
         self._run_stages = TimedStages(
             chain.stages if grouped is None else grouped.after,
             self._gather,
             stats,
             None if gpu is None else gpu.streams,
             on_gpu=grouped is not None,
-            replaced=self._replaced,
+            replaced=None if padding is None else padding.replaced,
         )
         self._functions = TimedStages(chain.functions, self._gather, stats)
         self.samples_alone = grouped is None
@@ -166,27 +163,24 @@ class Batches:
         self.hands_out = bool(chain.functions) and num_workers == 0
         self._functions_in_threads = bool(chain.functions) and not self.hands_out
         self.runs_user_code = self._functions_in_threads or not all(map(is_ours, chain.stages))
-        self.transform = self._after_all if self._functions_in_threads else None
+        self.transform = self._run_functions if self._functions_in_threads else None
 
-    def _run_functions(self, item: object, key: BatchKey | None, batch: int) -> object:
-        return self._functions(item, key, batch, calls=FUNCTIONS)
-
-    def _after_all(self, item: object) -> object:
-        key = item.key if isinstance(item, MiniBatch) else current_key()
-        return self._run_functions(item, key, _batch())
+    def _run_functions(self, item: object, key: BatchKey | None = None) -> object:
+        with BatchContext(key or _key(), current_batch(), FUNCTIONS):
+            return self._functions(item)
 
     def collate(self, positions: Tensor) -> object:
         """Make one minibatch, stage by stage."""
-        rank_batch, batch, start = current_batch(), _batch(), perf_counter()
+        if not self.samples_alone:  # again, for an error
+            return self.assemble(self._source.sample(positions))
+        rank_batch, key, start = current_batch(), _key(), perf_counter()
         item = self._source.item(positions)
-        self._stats.record(batch, "assemble", start, perf_counter())
+        self._stats.record(key.batch, "assemble", start, perf_counter())
         seeds = num_seeds(item)
-        item = self._run_stages(item, None, batch)
+        item = self._run_stages(item)
         if rank_batch is not None:
             rank_batch.contents.update(contents_of(item), seeds=seeds)
-        key = current_key()
-        assert key is not None
-        return self._done(key, item, batch)
+        return self._done(key, item)
 
     def assemble(self, sample: Sampled) -> object:
         """Make a minibatch of its sample."""
@@ -194,32 +188,28 @@ class Batches:
         assert gpu is not None
         start = perf_counter()
         item: object = self._answered([sample], [rank_batch])[0]
-        self._stats.record(_batch(), "assemble", start, perf_counter())
-        times = gpu.group_size if gpu.is_timed(rank_batch) else 0
-        item = self._run_stages(item, sample.key, _batch(), calls=sample.calls, times=times)
+        self._stats.record(sample.key.batch, "assemble", start, perf_counter())
+        with BatchContext(sample.key, rank_batch, sample.calls):
+            item = self._run_stages(item, gpu.group_size if gpu.is_timed(rank_batch) else 0)
         if rank_batch is not None:
             rank_batch.contents["gathered_bytes"] = feature_bytes(item)
-        return self._done(sample.key, item, _batch())
+        return self._done(sample.key, item)
 
     def make_now(self, item: MiniBatch) -> object:
         """Make a minibatch of given seeds, all stages, in the caller."""
-        key, gpu = current_key(), self._gpu
-        assert key is not None
-        item.key = key
-        if not self.samples_alone:
-            assert gpu is not None
-            made = self.assemble(self._source.begin(gpu.sampling, [item], [key])()[0])
-            return self.hand_out(made) if isinstance(made, Keyed) else made
-        chain = self._chain
-        made = TimedStages(chain.stages, self._gather, self._stats, replaced=self._replaced)(item, key, 0)
-        _settle(made)
-        return self._run_functions(made, key, 0)
+        item.key = key = _key()
+        if self.samples_alone:
+            made = self._done(key, self._run_stages(item, 0))
+        else:
+            assert self._gpu is not None
+            made = self.assemble(self._source.begin(self._gpu.sampling, [item], [key])()[0])
+        return self.hand_out(made) if isinstance(made, Keyed) else made
 
-    def _done(self, key: BatchKey, item: object, batch: int) -> object:
+    def _done(self, key: BatchKey, item: object) -> object:
         _settle(item)
         if self.hands_out:
             return Keyed(key, item)
-        return self._run_functions(item, key, batch) if self._functions_in_threads else item
+        return self._run_functions(item, key) if self._functions_in_threads else item
 
     def assemble_group(
         self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch] | None
@@ -283,7 +273,7 @@ class Batches:
 
     def hand_out(self, batch: Keyed) -> object:
         """Apply functions of the user to a minibatch, in the caller."""
-        return self._run_functions(batch.item, batch.key, batch.key.batch)
+        return self._run_functions(batch.item, batch.key)
 
 
 def _settle(item: object) -> None:
@@ -292,7 +282,8 @@ def _settle(item: object) -> None:
         vars(item).pop("padding", None)
 
 
-def _batch() -> int:
-    """Return the number of the batch that this thread is making."""
-    rank_batch = current_batch()
-    return 0 if rank_batch is None else rank_batch.batch
+def _key() -> BatchKey:
+    """Return the key of the batch that this thread is making."""
+    key = current_key()
+    assert key is not None
+    return key

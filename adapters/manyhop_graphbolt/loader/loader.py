@@ -17,11 +17,12 @@ from manyhop.errors import InputError
 from manyhop.features import PinnedPool, ShardedRows
 from manyhop.loading import EpochLoader, Progress
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.iterator import REPLAY_NEXT, EpochIterator
+from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches
@@ -120,7 +121,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
         self._padding, self._gpu = None, None
         self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
-        self._replay = REPLAY_NEXT  # the item sampler counts epochs, not the loader
         self._find_gpu()
         self._find_padding()
         if self.distributed:
@@ -130,16 +130,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _num_threads(self) -> int:
         return self._ahead
 
-    # Order: that of the item sampler, which counts epochs and draws seeds.
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the item sampler; ``None``: each epoch draws its own."""
-        return self._chain.sampler.seed
-
-    @seed.setter
-    def seed(self, value: int | None) -> None:
-        self._chain.sampler.set_seed(value)
+    # Order: that of the item sampler, which counts epochs.
 
     def __len__(self) -> int:
         """Return the number of minibatches of an epoch."""
@@ -166,21 +157,22 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return any(isinstance(rows, ShardedRows) for rows in self._sources())
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
-        sampler = self._chain.sampler
-        epoch = sampler.begin_epoch()
-        progress.seed = sampler.drawn_seed(epoch)
-        plan, number = sampler.plan_of(epoch)
-        return plan.seed, number
+        if self.seed is None and progress.seed is None:
+            progress.seed = draw()
+        return (self.seed or 0, progress.epoch) if progress.seed is None else (progress.seed, 0)
 
     # Iteration
 
     def __iter__(self) -> EpochIterator:  # type: ignore[override]
         check_exchanged(self._chain, distributed=self.distributed, runs_ahead=self._ahead > 0)  # as features are now
         self._find_gpu()
-        self._next_epoch = self._chain.sampler.next_epoch
+        sampler = self._chain.sampler
+        self._next_epoch = sampler.next_epoch
         if not self._progress.begun:
             self._progress.epoch = self._next_epoch
-        return self._begin_epoch(None)
+        iterator = self._begin_epoch(None)
+        sampler.next_epoch = self._next_epoch
+        return iterator
 
     def _adapter(self) -> Adapter[object, object]:
         chain, gpu = self._chain, self._gpu
@@ -264,7 +256,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self._progress.epoch = self._chain.sampler.next_epoch
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict()`` was called: the next ``iter(loader)`` returns the rest of that epoch.
 
         Raises:
@@ -272,4 +264,4 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             RankError: other ranks, which must load the state as well, load a different one, or are late.
         """
         super().load_state_dict(state)
-        self._chain.sampler.resume_at(self._progress.epoch, self._progress.seed)
+        self._chain.sampler.next_epoch = self._progress.epoch
