@@ -99,65 +99,6 @@ def test_a_name_that_is_missing_after_install_too():
     assert "import manyhop_dgl.graphbolt as gb" not in message
 
 
-TORCHDATA = """
-    from torchdata.datapipes.iter import IterableWrapper, IterDataPipe, Mapper
-    import torchdata.datapipes as dp
-    import torchdata.dataloader2.graph as dp_utils
-    from torchdata.datapipes import functional_datapipe
-    from torchdata.datapipes.map import SequenceWrapper
-    from dgl import graphbolt as gb
-
-    def add_one(minibatch):
-        return minibatch.seeds + 1
-
-    @functional_datapipe("add_one")
-    class AddOne(Mapper):
-        def __init__(self, datapipe):
-            super().__init__(datapipe, add_one)
-
-    pipe = gb.ItemSampler(gb.ItemSet(4, names="seeds"), batch_size=2).add_one()
-    print([seeds.tolist() for seeds in gb.DataLoader(pipe)])
-    print(list(IterableWrapper([1, 2]).map(abs)), list(SequenceWrapper([3])))
-    graph = dp_utils.traverse_dps(pipe)
-    print([type(p).__name__ for p in dp_utils.list_dps(graph)], len(dp_utils.find_dps(graph, gb.ItemSampler)))
-    try:
-        dp.iter.Enumerator
-    except AttributeError as error:
-        print(error)
-"""
-
-
-@needs_dgl
-@pytest.mark.skipif(find_spec("torchdata") is None, reason="DGL brings torchdata")
-def test_modules_that_are_gone_from_torchdata():
-    lines = run("import manyhop_dgl\nmanyhop_dgl.install()" + textwrap.dedent(TORCHDATA)).splitlines()
-    assert lines[:3] == ["[[1, 2], [3, 4]]", "[1, 2] [3]", "['AddOne', 'ItemSampler'] 1"]
-    assert lines[3].startswith("torchdata.datapipes.iter.Enumerator does not exist in the installed torchdata")
-    assert "IterableWrapper" in lines[3]
-
-
-@needs_dgl
-@pytest.mark.skipif(find_spec("torchdata") is None, reason="DGL brings torchdata")
-def test_a_torchdata_that_has_them_is_left_alone():
-    out = run("""
-        import os, sys, tempfile
-        with tempfile.TemporaryDirectory() as folder:
-            os.makedirs(folder + "/torchdata/datapipes")
-            for name in ("", "datapipes/"):
-                open(f"{folder}/torchdata/{name}__init__.py", "w").close()
-            open(folder + "/torchdata/datapipes/iter.py", "w").write("Mapper = 'its own'")
-            sys.path.insert(0, folder)
-            import manyhop_dgl
-            from torchdata.datapipes.iter import Mapper
-            print(Mapper)
-            try:
-                import torchdata.nothing
-            except ImportError as error:
-                print(error)
-    """)
-    assert out.splitlines() == ["its own", "No module named 'torchdata.nothing'"]
-
-
 @needs_dgl
 def test_an_import_that_failed_before_is_no_obstacle():
     out = run("""

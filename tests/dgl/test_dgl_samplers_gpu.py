@@ -9,7 +9,7 @@ import manyhop_dgl
 from manyhop.graph import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler, NodeRequest
 from manyhop_dgl.samplers.labor import LaborArguments
-from manyhop_dgl.samplers.plan import CPU, Arguments, Plans, cut
+from manyhop_dgl.samplers.plan import CPU, Arguments, cut
 
 KEY = BatchKey(3, 1, 4)
 ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off"))
@@ -50,11 +50,11 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     """The engine for GPUs (in the interpreter without one), and the columns that are made there."""
     arguments = Arguments((2, 2))
     topology = arguments.topology(typed_graph() if typed else graph())
-    seeds = {"user" if typed else "_N": torch.arange(3)}
-    plan = Plans().of(topology, arguments, CPU)
+    request = NodeRequest(key=KEY, seeds={"user" if typed else "_N": torch.arange(3)})
+    plan = arguments.plan(topology, CPU)
     there = PlacedGraph.of(topology.graph, torch.device(device), "device").graph
-    sample = GPUSampler(there, plan._spec, device=device).sample(NodeRequest(key=KEY, seeds=seeds))
-    assert same_tensors(cut(sample), plan.sample(seeds, KEY))
+    sample = GPUSampler(there, arguments.spec(topology), device=device).sample(request)
+    assert same_tensors(cut(sample), plan.sample(request))
 
 
 class StandIn:
@@ -66,7 +66,7 @@ def test_what_samples_on_a_gpu_makes_no_sampler_for_the_cpu(monkeypatch):
     monkeypatch.setitem(vars(manyhop.sampling), "CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
     monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
     arguments, there = Arguments((2, 2)), torch.device("meta")
-    assert Plans().of(arguments.topology(graph()), arguments, there).engine.device == there
+    assert arguments.plan(arguments.topology(graph()), there).engine.device == there
 
 
 @pytest.mark.gpu
@@ -113,16 +113,17 @@ def test_excluded_edges_on_a_gpu():
 def test_labor_on_a_gpu(options):
     arguments = LaborArguments((4, 4), **options)
     topology = arguments.topology(graph(2000, 30000))
-    here, there = (Plans().of(topology, arguments, torch.device(device)) for device in ("cpu", "cuda"))
-    batch = {"_N": torch.arange(100)}, KEY, {("_N", "_E", "_N"): torch.arange(0, 30000, 5)}
-    assert same_tensors(here.sample(*batch), there.sample(*batch))
-    assert same_tensors(here.sample(*batch), there.begin([batch]).finish()[0])
+    here, there = (arguments.plan(topology, torch.device(device)) for device in ("cpu", "cuda"))
+    exclude = {("_N", "_E", "_N"): torch.arange(0, 30000, 5)}
+    request = NodeRequest(key=KEY, seeds={"_N": torch.arange(100)}, exclude=exclude)
+    assert same_tensors(here.sample(request), there.sample(request))
+    assert same_tensors(here.sample(request), there.begin([request])(None)[0])
 
 
 @pytest.mark.gpu
 def test_groups_of_batches_on_a_gpu():
     arguments = Arguments((3, 3))
-    plan = Plans().of(arguments.topology(graph()), arguments, torch.device("cuda"))
-    batches = [({"_N": torch.arange(i, i + 5)}, KEY._replace(batch=i), None) for i in range(4)]
-    for batch, tensors in zip(batches, plan.begin(batches).finish(), strict=True):
-        assert same_tensors(tensors, plan.sample(*batch))
+    plan = arguments.plan(arguments.topology(graph()), torch.device("cuda"))
+    requests = [NodeRequest(key=KEY._replace(batch=i), seeds={"_N": torch.arange(i, i + 5)}) for i in range(4)]
+    for request, tensors in zip(requests, plan.begin(requests)(None), strict=True):
+        assert same_tensors(tensors, plan.sample(request))

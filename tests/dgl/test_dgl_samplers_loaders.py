@@ -96,19 +96,6 @@ def test_a_sampler_that_was_used_before_its_process_forks():
     assert torch.equal(batches[0][1], wanted[1])
 
 
-def test_a_process_forked_while_a_thread_makes_a_plan():
-    """The lock that the thread holds stays locked in the child, where that thread is not."""
-    from manyhop_dgl.samplers import plan
-
-    g, sampler = graph(), NeighborSampler([2])
-    sampler.sample(g, torch.arange(4))
-    with plan._lock:
-        child = mp.get_context("fork").Process(target=NeighborSampler([3]).sample, args=(g, torch.arange(4)))
-        child.start()
-    child.join(120)
-    assert child.exitcode == 0
-
-
 def test_data_replaced_between_batches_is_seen():
     """Layer-wise inference, as DGL's examples have it."""
     g = graph()

@@ -146,7 +146,7 @@ def test_columns_of_a_gpu(monkeypatch):
 
     g = typed_graph()
     arguments = manyhop_dgl.NeighborSampler([2, -1]).arguments()
-    plan = plans.Plans().of(arguments.topology(g), arguments, plans.CPU)
+    plan = arguments.plan(arguments.topology(g), plans.CPU)
     seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
     samples = [plan.engine.sample(NodeRequest(key=KEY, seeds=some)) for some in seeds]
     pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), num_trees=9)

@@ -1,4 +1,4 @@
-"""Stand-ins for two modules of DGL that need a C++ library for each PyTorch version, and for old torchdata."""
+"""Stand-ins for two modules of DGL that need a C++ library for each PyTorch version."""
 
 from __future__ import annotations
 
@@ -41,16 +41,13 @@ def unavailable() -> dict[str, str]:
 class Finder(MetaPathFinder):
     """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them without their libraries.
 
-    ``followed`` contains functions that change other modules after their import. Modules of torchdata that are not
-    there any more are served from torch.
+    ``followed`` contains functions that change other modules after their import.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the specification of one of these modules; ``None`` for any other."""
-        if name.startswith("torchdata."):
-            return _torchdata_spec(name, path, target)
         if name.startswith(f"{_GRAPHBOLT}.") and _reasons:
             beneath = PathFinder.find_spec(name, path, target) is not None
             raise ImportError(_message(name, beneath=beneath), name=name)
@@ -60,12 +57,6 @@ class Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, _EXECUTE.get(name, _execute_followed))
         return spec
-
-
-def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    from manyhop_dgl.compat.stand_ins import spec_of
-
-    return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
 
 class _Loader(Loader):

@@ -14,23 +14,11 @@ from manyhop import arguments
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType, has_edges, in_degrees
+from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
 from manyhop_dgl.graph.frames import Frame, RankStores, TypedData
-from manyhop_dgl.graph.readers import Tables
+from manyhop_dgl.graph.topology import Tables, known_types
 from manyhop_embedding import Embedding
-
-
-def of_type(kind: object) -> str:
-    """Return `` of 'paper'``, for errors; nothing for the type of a homogeneous graph."""
-    return "" if kind in (HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE) else f" of {kind!r}"
-
-
-def known_types(types: Sequence[Any]) -> str:
-    """Return the types of a graph as a sentence, for errors."""
-    if list(types) in ([HOMOGENEOUS_NODE], [HOMOGENEOUS_EDGE]):
-        return "The graph has no types. Leave the type out."
-    return f"The graph has: {list(types)}."
 
 
 class Types:

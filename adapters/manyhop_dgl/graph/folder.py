@@ -20,7 +20,7 @@ from manyhop.memory.places import Place
 from manyhop.memory.stores import store_device
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import Frame, RankStores, whole
-from manyhop_dgl.graph.readers import Tables
+from manyhop_dgl.graph.topology import Tables
 
 if TYPE_CHECKING:
     from dgl import DGLGraph

@@ -20,8 +20,7 @@ from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
 from manyhop_dgl.graph.folder import open_folder, save_folder, to_dgl
 from manyhop_dgl.graph.frames import RankStores
-from manyhop_dgl.graph.readers import Tables
-from manyhop_dgl.graph.topology import reader_of
+from manyhop_dgl.graph.topology import Tables, compress, edges_of
 from manyhop_embedding import Embedding
 
 if TYPE_CHECKING:
@@ -170,8 +169,8 @@ class Graph(GraphData):
         """
         if isinstance(g, Graph):
             raise InputError("Expected a DGLGraph, got Graph. Use it directly.")
-        reader = reader_of(g)
-        out = cls.of_tables(Tables(reader.build("in"), reader.idtype))
+        edges_of(g)
+        out = cls.of_tables(Tables(compress(g, "in"), g.idtype))
         for node_type, frame in out.node_frames.items():
             for name, value in g.nodes[node_type].data.items():
                 frame[name] = value
@@ -330,7 +329,7 @@ class Graph(GraphData):
     def _with_idtype(self, idtype: torch.dtype) -> Graph:
         out = Graph.__new__(Graph)
         out.__dict__.update(self.__dict__)
-        out.tables = self.tables.with_idtype(idtype)
+        out.tables = Tables(self.tables.graph, idtype)
         out.node_frames = {t: frame.copy() for t, frame in self.node_frames.items()}
         out.edge_frames = {t: frame.copy() for t, frame in self.edge_frames.items()}
         return out

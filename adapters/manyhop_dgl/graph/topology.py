@@ -4,25 +4,79 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import EdgeType, Graph, with_mask, with_weights
+from manyhop.graph import (
+    HOMOGENEOUS_EDGE,
+    HOMOGENEOUS_NODE,
+    EdgeInput,
+    EdgeType,
+    Graph,
+    build_graph,
+    endpoints,
+    out_degrees,
+    reverse_edges,
+    with_mask,
+    with_weights,
+)
 from manyhop.memory.known import known
+from manyhop.memory.mapped_files import identity
+from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
 from manyhop.system.arrays import describe, has_memory, version_of
 from manyhop.system.threads import in_forked_children
-from manyhop_dgl.graph.data import GraphData, of_type
-from manyhop_dgl.graph.readers import EdgeDir, GraphReader, built_once, read_dgl, read_tables
-from manyhop_dgl.typing import GraphLike, TypeNames
+from manyhop_dgl.typing import GraphLike
 
+T = TypeVar("T")
+EdgeDir = Literal["in", "out"]
 _Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
 """``edge_dir``, ``prob`` and ``mask``."""
+
+
+def of_type(kind: object) -> str:
+    """Return `` of 'paper'``, for errors; nothing for the type of a homogeneous graph."""
+    return "" if kind in (HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE) else f" of {kind!r}"
+
+
+def known_types(types: Sequence[Any]) -> str:
+    """Return the types of a graph as a sentence, for errors."""
+    if list(types) in ([HOMOGENEOUS_NODE], [HOMOGENEOUS_EDGE]):
+        return "The graph has no types. Leave the type out."
+    return f"The graph has: {list(types)}."
+
+
+class Tables:
+    """The edges of a ``manyhop_dgl.Graph``."""
+
+    def __init__(self, graph: Graph, idtype: torch.dtype) -> None:
+        self.graph, self.idtype = graph, idtype
+        self._lock = threading.Lock()
+        self._lists: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+        self._degrees: dict[EdgeType, Tensor] = {}
+
+    def edge_list(self, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
+        """Return source and destination by edge id, both ``[num_edges] int32 or int64``; made once."""
+        with self._lock:
+            if edge_type not in self._lists:
+                self._lists[edge_type] = endpoints(self.graph, edge_type)
+            return self._lists[edge_type]
+
+    def degrees_out(self, edge_type: EdgeType) -> Tensor:
+        """Return ``[num_src] int64``; made once."""
+        with self._lock:
+            if edge_type not in self._degrees:
+                self._degrees[edge_type] = out_degrees(self.graph, edge_type)
+            return self._degrees[edge_type]
+
+    def __reduce__(self) -> tuple[type[Tables], tuple[Graph, torch.dtype]]:
+        return Tables, (self.graph, self.idtype)
 
 
 @dataclass(frozen=True)
@@ -47,10 +101,21 @@ class Topology:
     latest_walks: list[Walker] = field(default_factory=list, compare=False, repr=False)
     """At most one: the sampler of the latest random walks, which may have a table of the edges."""
 
+    _made: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return ``make()``, which is called once for each key. Safe to call from multiple threads."""
+        made: T | None = self._made.get(key)
+        if made is None:
+            with _lock:
+                made = self._made.get(key)
+                if made is None:
+                    made = self._made[key] = make()
+        return made
+
 
 @dataclass(frozen=True)
 class _Entry:
-    names: TypeNames
     read: tuple[tuple[Tensor, int], ...]
     """Data of the tables, each with its version at that time."""
     checksums: tuple[int, ...]
@@ -107,20 +172,20 @@ def topology_of(
         InputError: another kind of graph; a block; a graph on a GPU; ``prob`` and ``mask`` together.
     """
     check_choice_of_edges(edge_dir, prob, mask)
-    reader = reader_of(g)
-    weights, masks = _edge_data(reader, prob, mask)
+    owner, edges = edges_of(g)
+    weights, masks = _edge_data(g, prob, mask)
     found = [*weights.values(), *masks.values()]
     read = tuple((tensor, version_of(tensor)) for tensor in found)
     with _lock:
-        record = known(reader.owner)
-        if record.tables is None or record.tables.edges() is not reader.edges:
-            record.tables = _Tables(weakref.ref(reader.edges))
+        record = known(owner)
+        if record.tables is None or record.tables.edges() is not edges:
+            record.tables = _Tables(weakref.ref(edges))
         entries: dict[_Key, _Entry] = record.tables.entries
         entry = entries.get((edge_dir, prob, mask))
-        if entry is None or entry.names != reader.names or not _same(entry.read, read):
-            topology = _topology(reader, edge_dir, weights, masks, entries, prob or mask or "")
+        if entry is None or not _same(entry.read, read):
+            topology = _topology(g, edge_dir, weights, masks, entries, prob or mask or "")
             sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor in found)
-            entry = entries[edge_dir, prob, mask] = _Entry(reader.names, read, sums, topology)
+            entry = entries[edge_dir, prob, mask] = _Entry(read, sums, topology)
         return entry.topology
 
 
@@ -130,62 +195,113 @@ def forget_changed(g: GraphLike) -> None:
     Reads all data, up to 256 MiB of each tensor, so it is for creating loaders, not for batches.
     """
     with _lock:
-        tables = known(reader_of(g).owner).tables
+        tables = known(edges_of(g)[0]).tables
         for key, entry in list(tables.entries.items()) if tables is not None else []:
             sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor, _ in entry.read)
             if sums != entry.checksums:
                 del tables.entries[key]
 
 
-def reader_of(g: GraphLike) -> GraphReader:
-    """Return how to read a graph.
+def edges_of(g: GraphLike) -> tuple[object, object]:
+    """Return the object that lives as long as the topologies of a graph, and the one that is replaced with its edges.
 
     Raises:
-        InputError: an unsupported object.
+        InputError: an unsupported object; a block, or a graph on a GPU.
     """
-    if isinstance(g, GraphData):
-        return read_tables(g.tables, g.edge_frames)
-    if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
-        return read_dgl(g)
-    raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
+    graph: Any = g
+    if isinstance(getattr(g, "tables", None), Tables):
+        return graph.tables, graph.tables
+    if not hasattr(g, "canonical_etypes") or not hasattr(g, "adj_tensors"):
+        raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
+    if graph.is_block:
+        raise InputError("Expected a graph to sample from, got a block (message flow graph). Pass the graph itself.")
+    if g.device.type != "cpu":
+        raise InputError(
+            f"Expected a graph on the CPU, got one on {g.device}. Pass it in host memory, without g.to(device): to "
+            "sample on a GPU, manyhop has its own tables there."
+        )
+    return g, graph._graph
+
+
+def compress(g: Any, edge_dir: EdgeDir) -> Graph:
+    """Compress the edges of a graph, without weights."""
+    if isinstance(getattr(g, "tables", None), Tables):
+        graph: Graph = g.tables.graph
+        what = f"reversed {graph.node_types, graph.edge_types}"
+        return graph if edge_dir == "in" else built_once(what, graph.tables(), lambda: reverse_edges(graph))
+    formats = g.formats()
+    # DGL's own table: its order within a column is that of DGL's blocks, and with int32 ids it is not copied.
+    table = "csc" if edge_dir == "in" else "csr"
+    compressed = table in (*formats["created"], *formats["not created"])
+    edges = {}
+    for edge_type in g.canonical_etypes:
+        src, relation, dst = edge_type
+        if compressed:
+            pointer, ids, edge_id = g.adj_tensors(table, edge_type)
+            ends = ids, None
+        else:
+            pointer = None
+            row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
+            ends = (row, col) if edge_dir == "in" else (col, row)
+        ids = _unless_counting(edge_id)
+        given = EdgeInput(row=ends[0], col=ends[1], colptr=pointer, edge_id=ids, reversed=edge_dir == "out")
+        edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
+    return build_graph({node_type: g.num_nodes(node_type) for node_type in g.ntypes}, edges)
+
+
+def _unless_counting(edge_id: Tensor) -> Tensor | None:
+    """Return the ids, or ``None`` for 0, 1, 2, ..., which need no table. DGL's tensor is empty then."""
+    n = edge_id.numel()
+    if n == 0 or bool((edge_id == torch.arange(n, dtype=edge_id.dtype)).all()):
+        return None
+    return edge_id
+
+
+def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
+    """Return ``build()``. If ranks share the memory of all inputs, one rank per node builds it."""
+    inputs = list(inputs)
+    contents = [identity(tensor) for tensor in inputs]
+    if None in contents:
+        return build()
+    sums = [checksum(tensor, whole=WHOLE_ONCE) for tensor in inputs]
+    return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
 
 
 def _topology(
-    reader: GraphReader,
+    g: GraphLike,
     edge_dir: EdgeDir,
     weights: dict[EdgeType, Tensor],
     masks: dict[EdgeType, Tensor],
     entries: dict[_Key, _Entry],
     name: str,
 ) -> Topology:
-    names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in reader.names[1]}
+    names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in g.canonical_etypes}
     if not weights and not masks:
-        return Topology(reader.build(edge_dir), False, edge_dir, names, reader.idtype)
+        return Topology(compress(g, edge_dir), False, edge_dir, names, g.idtype)
     plain = entries.get((edge_dir, None, None))
-    if plain is None or plain.names != reader.names:
-        topology = _topology(reader, edge_dir, {}, {}, entries, "")
-        plain = entries[edge_dir, None, None] = _Entry(reader.names, (), (), topology)
+    if plain is None:
+        plain = entries[edge_dir, None, None] = _Entry((), (), _topology(g, edge_dir, {}, {}, entries, ""))
     whole = plain.topology.graph
     masks = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in masks.items()}
     weights = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in weights.items()}
     graph = built_once(
-        f"{edge_dir} {reader.names}",
+        f"{edge_dir} {tuple(g.ntypes), tuple(g.canonical_etypes)}",
         [*whole.tables(), *masks.values(), *weights.values()],
         lambda: with_weights(with_mask(whole, masks), weights),
     )
-    return Topology(graph, bool(weights), edge_dir, names, reader.idtype)
+    return Topology(graph, bool(weights), edge_dir, names, g.idtype)
 
 
 def _edge_data(
-    reader: GraphReader, prob: str | None, mask: str | None
+    g: GraphLike, prob: str | None, mask: str | None
 ) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
     """Weights and masks by canonical edge type, as the frames hold them now."""
     name = prob if prob is not None else mask
     if name is None:
         return {}, {}
     weights, masks = {}, {}
-    for edge_type in reader.names[1]:
-        data = reader.edge_data(edge_type)
+    for edge_type in g.canonical_etypes:
+        data = g.edges[edge_type].data
         if name not in data:
             continue
         value = data[name]

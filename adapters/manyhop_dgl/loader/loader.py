@@ -12,20 +12,24 @@ import torch
 from dgl.dataloading import BlockSampler
 
 import manyhop
+from manyhop.arguments import flags
 from manyhop.errors import InputError
-from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, check_rank_options, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
 from manyhop_dgl.loader.batches import Batches, FrameColumns
 from manyhop_dgl.loader.cores import CoreControl, WorkerInit
 from manyhop_dgl.loader.options import (
-    LoaderOptions,
+    check_batches,
+    check_device,
     check_graph,
+    check_options,
     check_places,
     check_torch_arguments,
     find_device,
@@ -155,27 +159,19 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         check_names(type(self), kwargs)
         check_sampler(graph_sampler)
         check_torch_arguments(kwargs, Collate)
-        options = LoaderOptions(
+        flags(use_ddp=use_ddp, use_uva=use_uva, drop_last=drop_last, shuffle=shuffle)
+        streams = {"use_alternate_streams": use_alternate_streams, "pin_prefetcher": pin_prefetcher}
+        check_options(
             use_ddp=use_ddp,
             ddp_seed=ddp_seed,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            shuffle=shuffle,
-            use_prefetch_thread=use_prefetch_thread,
-            use_alternate_streams=use_alternate_streams,
-            pin_prefetcher=pin_prefetcher,
-            use_uva=use_uva,
-            gpu_cache=gpu_cache,
-            placement=placement,
-            engine=engine,
-            output=output,
-            pad=pad,
             seed=seed,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
+            output=output,
+            use_prefetch_thread=use_prefetch_thread,
+            **streams,
         )
+        check_rank_options("use_ddp", use_ddp, rank_timeout=rank_timeout, seed_parts=seed_parts)
         seeds = as_seeds(indices)
-        options.check_batches(seeds)
+        check_batches(seeds, batch_size, shuffle=shuffle, drop_last=drop_last, use_ddp=use_ddp)
         if output == "tensors":
             check_tensors(graph_sampler)
         check_pad(pad, graph_sampler, seeds)
@@ -186,15 +182,16 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
-        self.rank_timeout, self.seed_parts = options.timeout, seed_parts
-        if self.rank_timeout is not None:
+        self.rank_timeout, self.seed_parts = None, seed_parts
+        if use_ddp:
+            self.rank_timeout = DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)
             manyhop.init(timeout=self.rank_timeout)  # sets the GPU of each rank
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         seeds = with_graph(seeds, graph)
-        options.check_device(self.device)
+        check_device(self.device, use_uva, gpu_cache, placement, **streams)
         check_engine(engine, self.device, kwargs)
-        self._mode, self.engine = options.mode, engine
+        self._mode, self.engine = "pinned-cuda" if use_uva else placement, engine
         self.__dict__["placement"] = placement  # for Lightning; the property returns the decided placement
         self.output, self.pad = output, pad
         self.ddp_seed, self.shuffle = ddp_seed, shuffle
@@ -226,11 +223,9 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
-        self._get_ready(num_seeds, options.seed_of_all, shuffle=shuffle, own_order=own_order)
-
-    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        self.use_ddp, self._padding, self._gpu = self.distributed, None, None
-        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        self.use_ddp, self._padding, self._gpu = use_ddp, None, None
+        seed = ddp_seed if use_ddp and seed is None else seed
+        self._set_up_epochs(num_seeds, seed, shuffle=shuffle, own_order=own_order)
         self._find_gpu()
         self._find_padding()
         self._prepare_ranks()

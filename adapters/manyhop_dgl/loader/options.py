@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal
 
 import torch
 from dgl import DGLGraph
 from dgl.dataloading import BlockSampler
 from dgl.distributed import DistGraph
 
-from manyhop.arguments import flag, flags, integer, torch_options
+from manyhop.arguments import flag, integer, torch_options
 from manyhop.errors import InputError
-from manyhop.loading import EngineName, check_placement, check_rank_options
-from manyhop.loading.padding import Pad
+from manyhop.loading import check_placement
 from manyhop.memory.places import Place
-from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.graph.topology import reader_of
+from manyhop_dgl.graph.topology import edges_of
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
 from manyhop_dgl.samplers.arguments import fanouts_by_type, type_of
@@ -28,108 +24,74 @@ from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.typing import GraphLike
 
-_OF_GPU = "on a GPU only: give device='cuda', or leave it out"
+
+def check_options(
+    *, use_ddp: bool, ddp_seed: int, seed: int | None, output: str, **threads_and_streams: bool | None
+) -> None:
+    """Raise InputError for values that no loader has, and for two seeds."""
+    for name, value in threads_and_streams.items():
+        if value is not None:
+            flag(name, value)
+    integer("ddp_seed", ddp_seed)
+    if use_ddp and seed is not None and ddp_seed not in (0, seed):
+        raise InputError(
+            f"Expected either seed or ddp_seed with use_ddp=True, since both are the seed, got {seed!r} and "
+            f"{ddp_seed!r}. Pass one."
+        )
+    if output not in ("blocks", "tensors"):
+        raise InputError(f"Expected output to be 'blocks' or 'tensors', got {output!r}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """Options of a loader as passed; see :class:`manyhop_dgl.DataLoader`.
+def check_batches(
+    seeds: Seeds | GivenBatches, batch_size: object, *, shuffle: bool, drop_last: bool, use_ddp: bool
+) -> None:
+    """Raise InputError for a wrong batch size, and for arguments that cut batches if the indices are batches."""
+    if isinstance(seeds, Seeds):
+        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+            raise InputError(f"Expected batch_size to be an integer of at least 1, got {batch_size!r}.")
+        return
+    kind = type(seeds.dataset).__name__
+    given = {"batch_size": batch_size not in (1, None), "drop_last": drop_last, "use_ddp": use_ddp}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise InputError(
+            f"Got {name} with a {kind} as indices, whose items are batches. Leave it out, or pass a tensor of indices."
+        )
+    if shuffle and not callable(getattr(seeds.dataset, "shuffle", None)):
+        raise InputError(
+            f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Add one, which is called "
+            "before each epoch, or shuffle in the dataset."
+        )
 
-    Raises:
-        InputError: an unknown option, or options that contradict each other.
-    """
 
-    use_ddp: bool
-    ddp_seed: int
-    batch_size: int | None
-    drop_last: bool
-    shuffle: bool
-    use_prefetch_thread: bool | None
-    use_alternate_streams: bool | None
-    pin_prefetcher: bool | None
-    use_uva: bool
-    gpu_cache: Mapping[str, Mapping[str, int]] | None
-    placement: Place | None
-    engine: EngineName | None
-    output: Literal["blocks", "tensors"]
-    pad: Pad | None
-    seed: int | None
-    rank_timeout: float | None
-    seed_parts: int | None
-
-    def __post_init__(self) -> None:
-        flags(use_ddp=self.use_ddp, use_uva=self.use_uva, drop_last=self.drop_last, shuffle=self.shuffle)
-        for name in ("use_prefetch_thread", "use_alternate_streams", "pin_prefetcher"):
-            if getattr(self, name) is not None:
-                flag(name, getattr(self, name))
-        integer("ddp_seed", self.ddp_seed)
-        if self.use_ddp and self.seed is not None and self.ddp_seed not in (0, self.seed):
-            raise InputError(
-                f"Expected either seed or ddp_seed with use_ddp=True, since both are the seed, got {self.seed!r} and "
-                f"{self.ddp_seed!r}. Pass one."
-            )
-        check_rank_options("use_ddp", self.use_ddp, rank_timeout=self.rank_timeout, seed_parts=self.seed_parts)
-        if self.output not in ("blocks", "tensors"):
-            raise InputError(f"Expected output to be 'blocks' or 'tensors', got {self.output!r}.")
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that ranks wait for each other; ``None``: they share no batches."""
-        return (DEFAULT_TIMEOUT if self.rank_timeout is None else float(self.rank_timeout)) if self.use_ddp else None
-
-    @property
-    def seed_of_all(self) -> int | None:
-        """The seed of all epochs; ``None``: each epoch draws one."""
-        return self.ddp_seed if self.use_ddp and self.seed is None else self.seed
-
-    @property
-    def mode(self) -> Place | None:
-        """Where edges and data of a GPU reside; ``None``: as sizes and free memory suggest."""
-        return "pinned-cuda" if self.use_uva else self.placement
-
-    def check_batches(self, seeds: Seeds | GivenBatches) -> None:
-        """Raise InputError for arguments that cut batches if the indices are batches."""
-        size = self.batch_size
-        if isinstance(seeds, Seeds):
-            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-                raise InputError(f"Expected batch_size to be an integer of at least 1, got {size!r}.")
-            return
-        kind = type(seeds.dataset).__name__
-        given = {"batch_size": size not in (1, None), "drop_last": self.drop_last, "use_ddp": self.use_ddp}
-        for name in (name for name, is_given in given.items() if is_given):
-            raise InputError(
-                f"Got {name} with a {kind} as indices, whose items are batches. Leave it out, or pass a "
-                "tensor of indices."
-            )
-        if self.shuffle and not callable(getattr(seeds.dataset, "shuffle", None)):
-            raise InputError(
-                f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Add one, which is "
-                "called before each epoch, or shuffle in the dataset."
-            )
-
-    def check_device(self, device: torch.device) -> None:
-        """Raise InputError for options of GPUs without a GPU, and for options without a meaning here."""
-        on_cpu = device.type == "cpu"
-        for name in ("use_uva", "pin_prefetcher", "gpu_cache") if on_cpu else ():
-            if value := getattr(self, name):
-                raise InputError(f"Got {name}={value!r} for batches on the CPU. It works {_OF_GPU}.")
-        if not on_cpu and self.gpu_cache is not None and not _is_cache(self.gpu_cache):
-            raise InputError(
-                "Expected gpu_cache as {'node': {name: rows}, 'edge': {name: rows}}: which data, and how many rows of "
-                f"them to keep on the GPU, got {self.gpu_cache!r}."
-            )
-        for name in () if on_cpu else ("use_alternate_streams", "pin_prefetcher"):
-            if getattr(self, name) is False:
+def check_device(
+    device: torch.device, use_uva: bool, gpu_cache: object, placement: Place | None, **streams: bool | None
+) -> None:
+    """Raise InputError for options of GPUs without a GPU, and for options without a meaning here."""
+    check_placement(placement, device)
+    if device.type == "cpu":
+        on_gpu = {"use_uva": use_uva, "pin_prefetcher": streams["pin_prefetcher"], "gpu_cache": gpu_cache}
+        for name, value in on_gpu.items():
+            if value:
                 raise InputError(
-                    f"Got {name}=False, but batches on a GPU always use separate streams and pinned memory. Leave it "
-                    "out."
+                    f"Got {name}={value!r} for batches on the CPU. It works on a GPU only: give device='cuda', or "
+                    "leave it out."
                 )
-        check_placement(self.placement, device)
-        if self.placement is not None and self.use_uva:
+        return
+    if gpu_cache is not None and not _is_cache(gpu_cache):
+        raise InputError(
+            "Expected gpu_cache as {'node': {name: rows}, 'edge': {name: rows}}: which data, and how many rows of "
+            f"them to keep on the GPU, got {gpu_cache!r}."
+        )
+    for name, value in streams.items():
+        if value is False:
             raise InputError(
-                f"Expected either use_uva=True or placement, got both ({self.placement!r}). use_uva=True is "
-                "placement='pinned-cuda'."
+                f"Got {name}=False, but batches on a GPU always use separate streams and pinned memory. Leave it out."
             )
+    if placement is not None and use_uva:
+        raise InputError(
+            f"Expected either use_uva=True or placement, got both ({placement!r}). use_uva=True is "
+            "placement='pinned-cuda'."
+        )
 
 
 def _is_cache(value: object) -> bool:
@@ -145,9 +107,8 @@ def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bo
     """Return the device of the batches.
 
     Raises:
-        InputError: no device, a missing GPU, or ``use_uva`` without a GPU.
+        InputError: no device, or a missing GPU.
     """
-    flags(use_uva=use_uva)
     if device is None:
         device = "cuda" if use_uva else graph.device
     return as_device(device)
@@ -185,7 +146,7 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
         return
     nodes = sampler_of_nodes(sampler)
     if isinstance(nodes, EngineSampler):
-        reader_of(graph)
+        edges_of(graph)
         for layer in nodes.arguments().fanouts:
             fanouts_by_type(layer, graph.canonical_etypes)
     if output == "blocks":

@@ -7,9 +7,9 @@ from dgl.dataloading import BlockSampler
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.loading import graph_facts, plain, rows_fact
-from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
+from manyhop_dgl.graph.topology import of_type
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.source import LoaderView
 from manyhop_dgl.samplers.negatives import KeyedNegatives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import dgl
 import torch
@@ -12,11 +12,11 @@ from dgl.dataloading import BlockSampler
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph import Graph
 from manyhop.loading import current_batch, next_key
 from manyhop.loading.pipeline import Padded, Stats
 from manyhop.memory.places import Place
-from manyhop.sampling import BatchKey
+from manyhop.sampling import BatchKey, NodeRequest
 from manyhop.sampling.contract import Engine
 from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
@@ -25,7 +25,7 @@ from manyhop_dgl.loader.cores import WorkerInit
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import MOST, GivenBatches, GPUSeeds, Indices, Seeds, SeedsOfBatches
 from manyhop_dgl.nested import all_in_nested
-from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
+from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
 from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Arguments, Pad, Plan
@@ -100,16 +100,6 @@ class LoaderView(Protocol):
     worker_init_fn: WorkerInit
 
 
-class ToSample(NamedTuple):
-    """A batch before sampling."""
-
-    seeds: Mapping[NodeType, Tensor]
-    key: BatchKey
-    exclude: Mapping[EdgeType, Tensor] | None
-    dress: Callable[[BlockTensors], Sample]
-    """Builds the batch from its sample."""
-
-
 class GPUSampling:
     """Samples on one GPU, or on the CPU if the sampler does not support GPUs.
 
@@ -143,7 +133,7 @@ class GPUSampling:
                 )
             return self._plan
         device = CPU if on_cpu_only(arguments) else self.device
-        plan = self._sampler.plans.of(topology, arguments, device, self._where)
+        plan = arguments.plan(topology, device, self._where)
         if plan is not self._plan:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # its tables are complete, for the streams of other threads
@@ -242,16 +232,18 @@ class Source:
         topology = arguments.topology(self._loader.graph)
         plan = sampling.plan(topology, arguments)
         if isinstance(inputs, SeedsOfBatches):
-            group = plan.begin_group(inputs.node_type, inputs.ids, inputs.sizes, keys)
-            return lambda: list(group.finish(self._pad))
-        batches = [self._to_sample(topology, *one, self._loader.device) for one in zip(inputs, keys, strict=True)]
-        pending = plan.begin([batch[:3] for batch in batches])
+            from manyhop.sampling.gpu.launch.seeds import SeedGroup
+
+            group = plan.begin(SeedGroup(keys, inputs.node_type, inputs.ids, inputs.sizes))
+            return lambda: list(group(self._pad))
+        batches = [self._request(topology, *one, self._loader.device) for one in zip(inputs, keys, strict=True)]
+        pending = plan.begin([request for request, _ in batches])
 
         def finish() -> list[Sample]:
-            samples = pending.finish(self._pad)
+            samples = pending(self._pad)
             if plan.device != sampling.device:
                 samples = [sample.to(sampling.device) for sample in samples]
-            return [batch.dress(sample) for batch, sample in zip(batches, samples, strict=True)]
+            return [dress(sample) for (_, dress), sample in zip(batches, samples, strict=True)]
 
         return finish
 
@@ -265,30 +257,29 @@ class Source:
         """Call the sampler for some indices."""
         start = time.perf_counter()
         loader, sampler = self._loader, self._loader.graph_sampler
-        if self._padding is not None:
-            batch: Any = self._sample_padded(indices)
-        else:
-            batch = (sampler.sample_tensors if self._as_tensors else sampler.sample)(loader.graph, indices)
+        batch: Any = self._sample_tensors(indices) if self._as_tensors else sampler.sample(loader.graph, indices)
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
             rank_batch.contents.update(contents_of(batch, indices))
         return batch
 
-    def _sample_padded(self, seeds: Indices) -> Sample:
-        """Sample around some seeds on the CPU, padded."""
+    def _sample_tensors(self, seeds: Indices) -> Sample:
+        """Sample around some seeds on the CPU."""
         arguments = self._sampler.arguments()
         topology = arguments.topology(self._loader.graph)
-        one = self._to_sample(topology, seeds, self._loader.graph_sampler.next_key(), CPU)
-        same_device((*one.seeds.values(), *(one.exclude or {}).values()), CPU, "seeds and edges to exclude")
-        return one.dress(self._sampler.plans.of(topology, arguments, CPU).sample(*one[:3], pad=self._pad))
+        request, dress = self._request(topology, seeds, self._loader.graph_sampler.next_key(), CPU)
+        return dress(arguments.plan(topology, CPU).sample(request, self._pad))
 
     @property
     def _pad(self) -> Pad | None:
         return None if self._padding is None else self._padding.pad
 
-    def _to_sample(self, topology: Topology, seeds: Indices, key: BatchKey, device: torch.device) -> ToSample:
+    def _request(
+        self, topology: Topology, seeds: Indices, key: BatchKey, device: torch.device
+    ) -> tuple[NodeRequest, Callable[[BlockTensors], Sample]]:
+        """Return what is sampled for some seeds, and a function that makes their batch of it."""
         if self._edges is None:
-            return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
+            return NodeRequest(key=key, seeds=read_seeds(seeds, topology)[1]), lambda tensors: tensors
         graph, padding = self._loader.graph, self._padding
         edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key)
 
@@ -296,7 +287,8 @@ class Source:
             batch = as_tensors(graph, edges, pairs, tensors, device)
             return batch if padding is None else padding.pad_seed_edges(batch)
 
-        return ToSample(read_seeds(as_seed_nodes(nodes), topology)[1], key, read_exclude(exclude, topology), dress)
+        around = read_seeds(as_seed_nodes(nodes), topology)[1]
+        return NodeRequest(key=key, seeds=around, exclude=read_exclude(exclude, topology)), dress
 
     def sample(self, positions: Tensor) -> Sample:
         """Sample around the seeds at some positions."""

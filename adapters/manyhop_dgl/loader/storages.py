@@ -17,8 +17,8 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.system.arrays import version_of
-from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.graph import Graph
+from manyhop_dgl.graph.topology import of_type
 from manyhop_dgl.nested import all_in_nested, apply_nested
 from manyhop_embedding import Embedding, RowsAhead
 

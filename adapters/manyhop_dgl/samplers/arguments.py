@@ -12,8 +12,7 @@ from torch import Tensor
 from manyhop import arguments
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl.graph.data import known_types
-from manyhop_dgl.graph.topology import Topology
+from manyhop_dgl.graph.topology import Topology, known_types
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
 _T = TypeVar("_T")

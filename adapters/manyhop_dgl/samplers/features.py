@@ -14,25 +14,19 @@ from manyhop.errors import FeatureError
 from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
-from manyhop.sampling import BatchKey
-from manyhop_dgl.graph.data import of_type
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.readers import EdgeDir
+from manyhop_dgl.graph.topology import EdgeDir, of_type
 from manyhop_dgl.samplers.arguments import (
     check_name,
     check_names,
     freeze_fanouts,
-    read_exclude,
-    read_seeds,
-    same_device,
     type_of,
 )
 from manyhop_dgl.samplers.keys import next_key
-from manyhop_dgl.samplers.plan import Arguments, Plans, as_device
+from manyhop_dgl.samplers.plan import Arguments, as_device
 from manyhop_dgl.samplers.tensors import BlockTensors, only
 from manyhop_dgl.typing import Fanouts, GraphLike, Names
 
-_plans = Plans()
 KindT = TypeVar("KindT", NodeType, EdgeType)
 
 
@@ -81,39 +75,10 @@ def sample_tensors(
     check_name(prob, "prob")
     check_name(mask, "mask")
     arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, flag("replace", replace))
-    return sample_and_gather(
-        _plans,
-        arguments,
-        graph,
-        seed_nodes,
-        exclude_eids=exclude_eids,
-        key=next_key() if key is None else batch_key(key),
-        device=as_device(device),
-        node_features=node_features,
-        edge_features=edge_features,
-    )
-
-
-def sample_and_gather(
-    plans: Plans,
-    arguments: Arguments,
-    graph: GraphLike,
-    seed_nodes: object,
-    *,
-    exclude_eids: object,
-    key: BatchKey,
-    device: torch.device,
-    node_features: Names,
-    edge_features: Names,
-) -> BlockTensors:
-    """Return ``sample_tensors`` with the plans of one sampler."""
     check_names(node_features, "node_features")
     check_names(edge_features, "edge_features")
-    topology = arguments.topology(graph)
-    _, seeds = read_seeds(seed_nodes, topology)
-    exclude = read_exclude(exclude_eids, topology)
-    same_device((*seeds.values(), *(exclude or {}).values()), device, "seeds and edges to exclude")
-    tensors = plans.of(topology, arguments, device).sample(seeds, key, exclude)
+    own = next_key() if key is None else batch_key(key)
+    tensors = arguments.sample(graph, seed_nodes, exclude_eids, own, as_device(device))[1]
     return with_rows(tensors, graph, node_features, edge_features)
 
 

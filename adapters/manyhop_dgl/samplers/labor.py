@@ -11,8 +11,7 @@ from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, LaborSpec
-from manyhop_dgl.graph.readers import EdgeDir
-from manyhop_dgl.graph.topology import Topology, check_choice_of_edges
+from manyhop_dgl.graph.topology import EdgeDir, Topology, check_choice_of_edges
 from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, read_fanouts
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.neighbor import EngineSampler

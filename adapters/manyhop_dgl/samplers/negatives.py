@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl.graph.data import of_type
+from manyhop_dgl.graph.topology import of_type
 from manyhop_dgl.samplers.arguments import as_ids, by_edge_type, canonical, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs

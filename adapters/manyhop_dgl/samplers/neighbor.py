@@ -17,21 +17,17 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
-from manyhop_dgl.graph.readers import EdgeDir
-from manyhop_dgl.graph.topology import check_choice_of_edges
+from manyhop_dgl.graph.topology import EdgeDir, check_choice_of_edges
 from manyhop_dgl.samplers.arguments import (
     check_name,
     check_names,
     check_types,
     freeze_fanouts,
-    read_exclude,
-    read_seeds,
-    same_device,
 )
 from manyhop_dgl.samplers.blocks import move, to_blocks
-from manyhop_dgl.samplers.features import sample_and_gather
+from manyhop_dgl.samplers.features import with_rows
 from manyhop_dgl.samplers.keys import Keys
-from manyhop_dgl.samplers.plan import CPU, Arguments, Plans, as_device, parse_device
+from manyhop_dgl.samplers.plan import CPU, Arguments, as_device, parse_device
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
@@ -57,7 +53,6 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         parse_device("output_device", output_device)
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         self._keys = Keys(seed)
-        self.plans = Plans()
 
     def arguments(self) -> Arguments:
         """Return how neighbours are sampled, by the current attributes."""
@@ -91,12 +86,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
-        arguments = self.arguments()
-        topology = arguments.topology(g)
-        output_nodes, seeds = read_seeds(seed_nodes, topology)
-        exclude = read_exclude(exclude_eids, topology)
-        same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
-        tensors = self.plans.of(topology, arguments, CPU).sample(seeds, self.next_key(), exclude)
+        output_nodes, tensors = self.arguments().sample(g, seed_nodes, exclude_eids, self.next_key(), CPU)
         blocks = to_blocks(tensors, g)
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
@@ -136,17 +126,11 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         edge_features: Names = None,
     ) -> BlockTensors:
         """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
-        return sample_and_gather(
-            self.plans,
-            self.arguments(),
-            g,
-            seed_nodes,
-            exclude_eids=exclude_eids,
-            key=self.next_key() if key is None else batch_key(key),
-            device=as_device(device),
-            node_features=node_features,
-            edge_features=edge_features,
-        )
+        check_names(node_features, "node_features")
+        check_names(edge_features, "edge_features")
+        own = self.next_key() if key is None else batch_key(key)
+        tensors = self.arguments().sample(g, seed_nodes, exclude_eids, own, as_device(device))[1]
+        return with_rows(tensors, g, node_features, edge_features)
 
     def __repr__(self) -> str:
         options = vars(self.arguments())

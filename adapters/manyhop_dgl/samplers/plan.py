@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.graph import EdgeType, NodeType, PlacedGraph
+from manyhop.graph import NodeType, PlacedGraph
 from manyhop.loading.pipeline import Padded
 from manyhop.memory.places import Place
 from manyhop.sampling import (
@@ -26,15 +24,15 @@ from manyhop.sampling import (
     NodeRequest,
     SampledSubgraph,
 )
-from manyhop.sampling.contract import Pending
 from manyhop.sampling.cpu.workspace import Empty, empty
 from manyhop.sampling.engines import engine_for, placed_engine
-from manyhop.system.threads import in_forked_children
-from manyhop_dgl.graph.readers import EdgeDir
-from manyhop_dgl.graph.topology import Topology, topology_of
-from manyhop_dgl.samplers.arguments import read_fanouts
+from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
+from manyhop_dgl.samplers.arguments import read_exclude, read_fanouts, read_seeds, same_device
 from manyhop_dgl.samplers.tensors import BlockTensors, Hops
-from manyhop_dgl.typing import GraphLike, LayerFanouts
+from manyhop_dgl.typing import GraphLike, LayerFanouts, Nodes
+
+if TYPE_CHECKING:
+    from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
 T = TypeVar("T")
 Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
@@ -228,6 +226,19 @@ class Arguments:
     def check(self, device: torch.device) -> None:
         """Raise InputError if a device does not support the sampling."""
 
+    def plan(self, topology: Topology, device: torch.device, where: Place = "device") -> Plan:
+        """Return the engine for a topology, which a GPU reads from ``where``; it is kept as long as the topology."""
+        return topology.once((self, device, where), lambda: Plan(topology, self, device, where))
+
+    def sample(
+        self, g: GraphLike, seed_nodes: object, exclude_eids: object, key: BatchKey, device: torch.device
+    ) -> tuple[Nodes, BlockTensors]:
+        """Sample around the seeds of a user; return also these, with the graph's dtype."""
+        topology = self.topology(g)
+        output_nodes, seeds = read_seeds(seed_nodes, topology)
+        request = NodeRequest(key=key, seeds=seeds, exclude=read_exclude(exclude_eids, topology))
+        return output_nodes, self.plan(topology, device).sample(request)
+
 
 class Plan:
     """Samples blocks of one graph on one device. Safe to call from multiple threads.
@@ -240,117 +251,32 @@ class Plan:
         self.device = device
         self.index_dtype = topology.index_dtype
         self._pool = BufferPool()
-        self._spec = arguments.spec(topology)
+        spec = arguments.spec(topology)
         arguments.check(device)
         self._placed: PlacedGraph | None = None
         if device.type == "cpu" and where != "distributed":  # there, tests have a CPU stand for a GPU
-            self.engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
+            self.engine = engine_for(topology.graph, spec, empty=self._pool.empty)
         else:
             self._placed = PlacedGraph.of(topology.graph, device, where)
-            self.engine = placed_engine(self._placed, self._spec)
+            self.engine = placed_engine(self._placed, spec)
 
-    def sample(
-        self,
-        seeds: Mapping[NodeType, Tensor],
-        key: BatchKey,
-        exclude: Mapping[EdgeType, Tensor] | None = None,
-        *,
-        pad: Pad | None = None,
-    ) -> BlockTensors:
-        """Sample around seeds.
-
-        Args:
-            seeds: node type -> ``[num_seeds] int64``; duplicates are allowed.
-            key: names the batch.
-            exclude: edge type (as the topology has it) -> ``[n] int64`` edge ids that are left out.
-            pad: pads the sample; ``None``: it is unchanged.
+    def sample(self, request: NodeRequest, pad: Pad | None = None) -> BlockTensors:
+        """Sample around seeds, padded by ``pad``; ids are of the topology, in host memory or on the device.
 
         Raises:
-            InputError: seeds or edges that the graph does not have.
+            InputError: seeds or edges that the graph does not have, or on another device.
             CapacityError: the batch does not fit in memory.
         """
-        sample = self.engine.sample(NodeRequest(key=key, seeds=seeds, exclude=exclude))
-        return cut(sample, dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
+        ids = (*request.seeds.values(), *(request.exclude or {}).values())
+        same_device(ids, self.device, "seeds and edges to exclude")
+        return cut(self.engine.sample(request), dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
 
-    def begin(
-        self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
-    ) -> PendingBlocks:
-        """Enqueue on a GPU the sampling of batches, ``(seeds, key, exclude)`` each, on the current stream."""
-        requests = [NodeRequest(key=key, seeds=seeds, exclude=exclude) for seeds, key, exclude in batches]
-        return PendingBlocks(self, self.engine.begin(requests))
+    def begin(self, requests: Sequence[NodeRequest] | SeedGroup) -> Callable[[Pad | None], list[BlockTensors]]:
+        """Enqueue on a GPU the sampling of batches, on the current stream.
 
-    def begin_group(
-        self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
-    ) -> PendingBlocks:
-        """Begin to sample batches whose seeds are on the GPU.
-
-        Args:
-            node_type: type of the seeds.
-            seeds: ``[n] int64`` on the GPU, batch by batch.
-            sizes: number of seeds of each batch.
-            keys: of the batches.
+        Returns:
+            A function that waits until the sizes of the samples are known, and enqueues the kernels that write them,
+            padded by its argument.
         """
-        from manyhop.sampling.gpu.launch.seeds import SeedGroup
-
-        return PendingBlocks(self, self.engine.begin(SeedGroup(keys, node_type, seeds, sizes)))
-
-
-@dataclass(frozen=True)
-class PendingBlocks:
-    """Batches whose sampling on a GPU is enqueued."""
-
-    plan: Plan
-    launch: Pending
-
-    def finish(self, pad: Pad | None = None) -> list[BlockTensors]:
-        """Wait until the sizes of the samples are known, and enqueue the kernels that write them, padded by ``pad``."""
-        return cut_all(self.launch.finish(), dtype=self.plan.index_dtype, pad=pad)
-
-
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked process, which has no thread that could release it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-in_forked_children(_renew_lock)
-
-
-class Plans:
-    """The plans of one sampler, or of all calls: kept as long as the topology they are of."""
-
-    def __init__(self) -> None:
-        self._by_topology: dict[
-            int, tuple[weakref.ref[Topology], dict[tuple[Arguments, torch.device, Place], Plan]]
-        ] = {}
-
-    def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: Place = "device") -> Plan:
-        """Return the plan for a topology, which a GPU reads from its own memory, or the host's (``where="pinned"``).
-
-        Built at the first access.
-        """
-        found = self._by_topology.get(id(topology))
-        plan = None if found is None else found[1].get((arguments, device, where))
-        if plan is not None:
-            return plan
-        with _lock:
-            if id(topology) not in self._by_topology:
-                self._by_topology[id(topology)] = weakref.ref(topology, self._forget(id(topology))), {}
-            plans = self._by_topology[id(topology)][1]
-            key = arguments, device, where
-            if key not in plans:
-                plans[key] = Plan(topology, arguments, device, where)
-            return plans[key]
-
-    def _forget(self, key: int) -> Callable[[object], object]:
-        plans = self._by_topology
-        return lambda _: plans.pop(key, None)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__()  # type: ignore[misc]  # plans are made anew in each process
+        pending = self.engine.begin(requests)
+        return lambda pad: cut_all(pending.finish(), dtype=self.index_dtype, pad=pad)
