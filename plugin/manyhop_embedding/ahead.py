@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop_embedding.gradients import Stamps
 from manyhop_embedding.place import Owners, Table, TablePlace
 
 
@@ -69,9 +68,9 @@ class Versions:
         """Return whether rows have stamps."""
         return self._stamps is not None
 
-    def next(self) -> Stamps | None:
-        """Return the stamps of the next update, of the rows that this rank owns."""
-        return None if self._stamps is None else Stamps(self._stamps.own, self._begun + 1)
+    def next(self) -> tuple[Tensor, int] | None:
+        """Return the stamps of the rows that this rank owns, and the number of the next update."""
+        return None if self._stamps is None else (self._stamps.own, self._begun + 1)
 
     def updated(self) -> None:
         """Count an update, of all ranks: it has ended or, on a GPU, will have on the current stream."""

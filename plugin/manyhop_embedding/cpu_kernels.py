@@ -38,27 +38,10 @@ def fill_uniform(out: int, first: int, count: int, width: int, key: np.uint64, b
     " int64, int64, float64, float64, float64, float64, float64)"
 )
 def update_rows(
-    kind: int,
-    ids: int,
-    order: int,
-    begin: int,
-    end: int,
-    grads: int,
-    wide_grads: int,
-    weight: int,
-    wide_weight: int,
-    first: int,
-    state_a: int,
-    state_b: int,
-    width: int,
-    stamps: int,
-    stamp: int,
-    scale: float,
-    h0: float,
-    h1: float,
-    h2: float,
-    h3: float,
-) -> None:
+    kind: int, ids: int, order: int, begin: int, end: int, grads: int, wide_grads: int,
+    weight: int, wide_weight: int, first: int, state_a: int, state_b: int, width: int, stamps: int, stamp: int,
+    scale: float, h0: float, h1: float, h2: float, h3: float,
+) -> None:  # fmt: skip
     """Sum the gradients of each row and update it: see :class:`manyhop_embedding.gradients.Rule`.
 
     ids, order: addresses of int64, ascending row numbers and the gradient of each; positions ``[begin, end)`` are done,

@@ -18,7 +18,7 @@ from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.place import Owners
 from manyhop_embedding.updating import distinct_rows, ids_dtype, sort_ids, sum_by_row
 
-_INACTIVE = -1  # sent instead of a number of gradients: there was no backward
+_INACTIVE = -1  # sent instead of positions: there was no backward
 
 
 class GradientExchange:
@@ -37,10 +37,7 @@ class GradientExchange:
             with self._on_device():
                 self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
             world.at_shutdown(self.close)
-            size = self._world.world_size
-            self._numbers, self._nothing = _OnHost(6 * size, device), torch.zeros(1, device=device)
-            self._routes, self._received = self._numbers.values.view(2, size, 3)
-            """Per rank: begin and end of the sums for it, or from it; and the number of gradients."""
+            self._nothing = torch.zeros(1, device=device)
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
@@ -64,20 +61,21 @@ class GradientExchange:
             if owners not in self._bounds:
                 self._bounds[owners] = owners.bounds(dtype, self._device)
             before, ids = distinct_rows(held.ids)
-            self._routes[:, :-1] = before[torch.searchsorted(held.ids, self._bounds[owners])]
-            self._routes[:, -1] = _INACTIVE if gradients is None else len(held.ids)
-            dist.all_to_all_single(self._received, self._routes, group=peers.group)
-            self._numbers.send()
+            ends = before[torch.searchsorted(held.ids, self._bounds[owners])]  # of the sums for each rank
+            if gradients is None:
+                ends.fill_(_INACTIVE)
+            theirs = torch.empty_like(ends)
+            dist.all_to_all_single(theirs, ends, group=peers.group)
+            on_host = torch.stack([ends, theirs]).to("cpu", non_blocking=True)
+            arrived = torch.cuda.current_stream().record_event() if held.ids.is_cuda else None
             sums = sum_by_row(held, before)
-            numbers = iter(self._numbers.read())
-            sent, received = (
-                [(next(numbers), next(numbers), next(numbers)) for _ in range(self._world.world_size)] for _ in range(2)
-            )
-            if max(total for _, _, total in received) == _INACTIVE:
+            if arrived is not None:
+                arrived.synchronize()
+            sent, received = on_host.tolist()
+            if all(begin == _INACTIVE for begin, _ in received):
                 return None
-            to_ranks = [slice(begin, end) for begin, end, _ in sent]
-            ends = accumulate((end - begin for begin, end, _ in received), initial=0)
-            from_ranks = [slice(*each) for each in pairwise(ends)]
+            to_ranks = [slice(*each) for each in sent]
+            from_ranks = [slice(*each) for each in pairwise(accumulate((e - b for b, e in received), initial=0))]
             count = from_ranks[-1].stop
             got_ids, got_sums = ids.new_empty(count), sums.new_empty(count, width)
             ids_arrive, sums_arrive = (
@@ -126,32 +124,3 @@ class GradientExchange:
                 f"{self._name}: gradients could not be exchanged: {str(error).splitlines()[0]}. Every rank must call "
                 "step() the same number of times; look whether one failed or waits elsewhere."
             ) from error
-
-
-class _OnHost:
-    """Integers on their way to the host: memory for all steps.
-
-    Args:
-        count: how many.
-        device: where they are.
-    """
-
-    def __init__(self, count: int, device: torch.device) -> None:
-        self.values = torch.empty(count, dtype=torch.int64, device=device)
-        self._there, self._arrived = self.values, None
-        if device.type == "cuda":
-            self._there = torch.empty(count, dtype=torch.int64, pin_memory=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def send(self) -> None:
-        """Begin to copy them."""
-        if self._arrived is not None:
-            self._there.copy_(self.values, non_blocking=True)
-            self._arrived.record()
-
-    def read(self) -> list[int]:
-        """Wait for the copy, and return them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        values: list[int] = self._there.tolist()
-        return values

@@ -31,7 +31,7 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         pieces = _pieces(gradients)
         numbers = tuple(_bits(number) for number in (change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
         a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
-        stamps, stamp = (0, 0) if change.stamps is None else (change.stamps.of_rows.data_ptr(), change.stamps.value)
+        stamps, stamp = (0, 0) if change.stamps is None else (change.stamps[0].data_ptr(), change.stamps[1])
         wide_ids, wide_grads, *tile = types
         constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile)
         updates = _kernel(update_rows, constants, numbers=NUMBERS.value)

@@ -53,17 +53,6 @@ class Rule:
     h3: float = 0.0
 
 
-@dataclass(frozen=True)
-class Stamps:
-    """Marks on rows: which update was the latest."""
-
-    of_rows: Tensor
-    """``[rows, 1] int32``, contiguous, of the rows that are updated, in memory of the same kind."""
-
-    value: int
-    """The number of this update."""
-
-
 PIECE = 64
 """Gradients of a row are added in pieces that end at positions divisible by this. A GPU adds pieces at the same time,
 and every backend returns the same bits."""
@@ -89,5 +78,5 @@ class Change:
     scale: float = 1.0
     """Factor of the sums."""
 
-    stamps: Stamps | None = None
-    """Marks the rows that are updated."""
+    stamps: tuple[Tensor, int] | None = None
+    """``[rows, 1] int32``, contiguous, in memory of the same kind; and the number of this update, which marks rows."""

@@ -18,44 +18,12 @@ _PIECE = tl.constexpr(gradients.PIECE)
 NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 
-@triton.jit(
-    do_not_specialize=[
-        "ids",
-        "order",
-        "count",
-        "grads",
-        "pieces",
-        "weight",
-        "first",
-        "state_a",
-        "state_b",
-        "stamps",
-        "stamp",
-        "numbers",
-    ]
-)
+@triton.jit
 def update_rows(
-    ids,
-    order,
-    count,
-    grads,
-    pieces,
-    weight,
-    first,
-    state_a,
-    state_b,
-    stamps,
-    stamp,
-    numbers,
-    KIND: tl.constexpr,
-    WIDE_IDS: tl.constexpr,
-    WIDE_GRADS: tl.constexpr,
-    WIDE_WEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    LANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    ids, order, count, grads, pieces, weight, first, state_a, state_b, stamps, stamp, numbers,
+    KIND: tl.constexpr, WIDE_IDS: tl.constexpr, WIDE_GRADS: tl.constexpr, WIDE_WEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop_embedding.cpu_kernels.update_rows``, for positions ``[0, count)``. ids: int64 (WIDE_IDS)
@@ -116,20 +84,12 @@ def update_rows(
         tl.store(marks, tl.zeros([ROWS], tl.int32) + stamp.to(tl.int32), mask=leads)
 
 
-@triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces"])
+@triton.jit
 def sum_pieces(
-    ids,
-    order,
-    count,
-    grads,
-    pieces,
-    WIDE_IDS: tl.constexpr,
-    WIDE_GRADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    LANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    ids, order, count, grads, pieces,
+    WIDE_IDS: tl.constexpr, WIDE_GRADS: tl.constexpr,
+    WIDTH: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Sum the gradients from each multiple of ``_PIECE`` on that continues a row, up to the next one.
 
     pieces: address of ``[ceil(count / _PIECE), WIDTH] float32``; others remain undefined.
@@ -152,19 +112,9 @@ def sum_pieces(
 
 @triton.jit
 def _sum_to_boundary(
-    total,
-    id_of,
-    order,
-    grads,
-    i,
-    count,
-    row,
-    rows,
-    column,
-    WIDE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    total, id_of, order, grads, i, count, row, rows, column,
+    WIDE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """Add the gradients of rows after the positions ``i``, up to the next boundary."""
     step = tl.full([], 1, tl.int64)
     more = _has_more(id_of, i + step, count, row, rows & ((i + step) % _PIECE != 0))
@@ -237,19 +187,11 @@ def _number(bits):
     return bits.to(tl.int32).to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["ids", "count", "stamps", "latest", "table", "num_rows", "rows"])
+@triton.jit
 def refresh_rows(
-    ids,
-    count,
-    stamps,
-    latest,
-    table,
-    num_rows,
-    rows,
-    WIDE_IDS: tl.constexpr,
-    WORDS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    ids, count, stamps, latest, table, num_rows, rows,
+    WIDE_IDS: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Copy the rows whose stamp is above ``latest`` from the table to their positions among the gathered rows.
 
     ids: address of ``[count]`` int64 (WIDE_IDS) or int32; those out of range are left alone. stamps: of an int32 per

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable
 from contextlib import closing
-from numbers import Real
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
@@ -24,7 +23,7 @@ from manyhop_embedding.ahead import RowsAhead, Versions
 from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.place import TablePlace, require_ids
 from manyhop_embedding.saved import load_tables, save_tables
-from manyhop_embedding.updating import sort_gradients, sort_ids
+from manyhop_embedding.updating import sort_ids
 
 InitialRows: TypeAlias = Callable[[range], Tensor]
 """``init(rows)`` returns rows by their numbers, ``[len(rows), width]``."""
@@ -32,8 +31,8 @@ InitialRows: TypeAlias = Callable[[range], Tensor]
 _PIECE_BYTES = 32 << 20  # of rows that are initialised at the same time
 
 
-def initializer(init: float | InitialRows | None, width: int, seed: int) -> InitialRows:
-    """Return a function that makes initial rows.
+def filler(init: float | InitialRows | None, width: int, seed: int) -> Callable[[range, Tensor], None]:
+    """Return a function that writes initial rows to the table, a piece at a time.
 
     Args:
         init: a function; or the bound ``b`` of a uniform distribution in ``[-b, b)``; ``None``: ``1 / sqrt(width)``.
@@ -43,15 +42,11 @@ def initializer(init: float | InitialRows | None, width: int, seed: int) -> Init
     Raises:
         InputError: no function and no number.
     """
-    if callable(init):
-        return init
-    if init is not None and (isinstance(init, bool) or not isinstance(init, Real)):
-        raise InputError(
-            f"Expected init to be a number, or a function of a range of rows, got {init!r}. Pass a bound b for uniform "
-            "values in [-b, b), or a function that returns [len(rows), width]."
-        )
-    bound = 1 / math.sqrt(width) if init is None else real("init", init, "units of the embedding")
-    key = make_key(Use.EMBEDDING, seed)
+    bound = 0.0
+    if not callable(init):
+        value = 1 / math.sqrt(width) if init is None else init
+        bound = real("init", value, "units of the embedding, or as a function of a range of rows")
+    key, step = make_key(Use.EMBEDDING, seed), max(1, _PIECE_BYTES // (4 * width))
 
     def uniform(rows: range) -> Tensor:
         from manyhop_embedding.cpu_kernels import fill_uniform
@@ -60,19 +55,11 @@ def initializer(init: float | InitialRows | None, width: int, seed: int) -> Init
         fill_uniform(out.data_ptr(), rows.start, len(rows), width, key, bound)
         return out
 
-    return uniform
-
-
-def filler(initial: InitialRows) -> Callable[[range, Tensor], None]:
-    """Return a function that writes initial rows to the table, a piece at a time."""
-
     def fill(rows: range, out: Tensor) -> None:
-        width = out.shape[1]
-        step = max(1, _PIECE_BYTES // (4 * width))
         with closing(Progress("Making initial rows", out.nbytes)) as bar:
             for begin in range(0, len(rows), step):
                 piece = rows[begin : begin + step]
-                made: Any = initial(piece)
+                made: Any = init(piece) if callable(init) else uniform(piece)
                 if not isinstance(made, Tensor) or tuple(made.shape) != (len(piece), width):
                     got = list(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
                     raise FeatureError(
@@ -136,7 +123,7 @@ class Embedding(nn.Module):
         self.num_rows, self.width = integer("num_rows", num_rows, 1), integer("width", width, 1)
         if dtype not in _DTYPES:
             raise InputError(f"Expected dtype to be torch.float32 or torch.bfloat16, got {dtype!r}. Pass one of them.")
-        initial = initializer(init, self.width, integer("seed", seed))
+        fill = filler(init, self.width, integer("seed", seed))
         self.dtype, self.name = dtype, name
         self.place = TablePlace(placement, device, rank_timeout)
         facts = {
@@ -144,7 +131,7 @@ class Embedding(nn.Module):
             "init": "a function" if callable(init) else init,
         }  # fmt: skip
         self.place.agree(f"the embedding {name}", facts)
-        self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, filler(initial))
+        self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, fill)
         self.handle = torch.empty(0, requires_grad=True, device="cpu")
         """Stands for the table in autograd's graph, and in optimizers."""
         self.versions = Versions(self.place, self.table, self.owners, name)
@@ -280,7 +267,7 @@ class Embedding(nn.Module):
             return Gradients(*(ids_sorted or sort_ids(ids, self.num_rows)), grads)
         pending.sort(key=lambda one: one.forward)
         ids, grads = torch.cat([one.ids for one in pending]), torch.cat([one.grads for one in pending])
-        return sort_gradients(ids, grads, num_rows=self.num_rows)
+        return Gradients(*sort_ids(ids, self.num_rows), grads)
 
 
 class _Pending(NamedTuple):

@@ -10,19 +10,7 @@ from torch import Tensor
 from manyhop.system.threads import executor
 from manyhop_embedding.gradients import Change, Gradients, Kind, Rule
 
-_STORE = Rule(Kind.STORE)
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
-
-
-def sort_gradients(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:
-    """Sort gradients by row; gradients of a row remain in their order.
-
-    Args:
-        ids: ``[count]`` int64 or int32 in ``[0, num_rows)``.
-        values: ``[count, width]`` float32 or bfloat16.
-        num_rows: of the table.
-    """
-    return Gradients(*sort_ids(ids, num_rows), values.contiguous())
 
 
 def ids_dtype(device: torch.device, num_rows: int) -> torch.dtype:
@@ -53,7 +41,7 @@ def distinct_rows(ids: Tensor) -> tuple[Tensor, Tensor]:
     """
     before = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
     before[1:2] = 1
-    before[2:] = ids[1:] != ids[:-1]
+    torch.ne(ids[1:], ids[:-1], out=before[2:])
     before.cumsum_(0)
     return before, ids.new_empty(len(before)).scatter_(0, before[1:], ids)[1:]
 
@@ -70,7 +58,7 @@ def sum_by_row(gradients: Gradients, before: Tensor) -> Tensor:
     """
     values = gradients.values
     sums = torch.empty(len(values), values.shape[1], dtype=torch.float32, device=values.device)
-    update(Gradients(before[1:], gradients.order, values), Change(_STORE, sums, first=1))
+    update(Gradients(before[1:], gradients.order, values), Change(Rule(Kind.STORE), sums, first=1))
     return sums
 
 
@@ -90,7 +78,7 @@ def _update_on_cpu(gradients: Gradients, change: Change) -> None:
     ids, order, values = gradients.ids, gradients.order, gradients.values
     rule, weight, stamps = change.rule, change.weight, change.stamps
     a, b = ([state.data_ptr() for state in change.states] + [0, 0])[:2]
-    stamps_at, stamp = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
+    stamps_at, stamp = (0, 0) if stamps is None else (stamps[0].data_ptr(), stamps[1])
 
     def update_part(begin: int, end: int) -> None:
         update_rows(

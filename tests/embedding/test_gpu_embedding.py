@@ -4,8 +4,8 @@ import pytest
 import torch
 from embedding_training import OURS
 
-from manyhop_embedding.gradients import Change, Gradients, Kind, Rule, Stamps
-from manyhop_embedding.updating import distinct_rows, sort_gradients, sum_by_row, update
+from manyhop_embedding.gradients import Change, Gradients, Kind, Rule
+from manyhop_embedding.updating import distinct_rows, sort_ids, sum_by_row, update
 
 pytest.importorskip("triton")
 from manyhop_embedding.gpu import refresh_on_gpu, update_on_gpu
@@ -23,7 +23,7 @@ RULES = {
 
 def some(count: int, width: int, dtype: torch.dtype) -> Gradients:
     ids = torch.randint(0, max(1, count // 2), (count,)) + 10
-    return sort_gradients(ids, torch.randn(count, width).to(dtype), num_rows=1000)
+    return Gradients(*sort_ids(ids, 1000), torch.randn(count, width).to(dtype))
 
 
 def test_every_optimizer_has_a_rule():
@@ -43,7 +43,7 @@ def test_updates_as_on_the_cpu(name, weight, count, width, grads):
         weights, states = start.clone(), [torch.full((rows, width), 0.5) for _ in range(num_states)]
         stamps = torch.zeros(rows, 1, dtype=torch.int32)
         for number in (1, 2):
-            apply(gradients, Change(rule, weights, states, first=7, scale=0.5, stamps=Stamps(stamps, number)))
+            apply(gradients, Change(rule, weights, states, first=7, scale=0.5, stamps=(stamps, number)))
         found.append([weights, *states, stamps])
     for ours, theirs in zip(*found, strict=True):
         exact = ours.dtype != torch.bfloat16
@@ -58,7 +58,7 @@ def test_updates_as_on_the_cpu(name, weight, count, width, grads):
 def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     """Also of rows that have gradients in several pieces."""
     ids = torch.arange(count) // repeats
-    gradients = sort_gradients(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
+    gradients = Gradients(*sort_ids(ids[torch.randperm(count)], count), torch.randn(count, 24))
     before, _ = distinct_rows(gradients.ids)
     sums = sum_by_row(gradients, before)[: before[-1]]
     got = torch.full_like(sums, float("nan"))
@@ -74,10 +74,10 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
 def test_one_row_many_times(copies):
     values = torch.randn(copies, 8)
     weights = torch.zeros(3, 8)
-    gradients = sort_gradients(torch.full((copies,), 2), values, num_rows=3)
+    gradients = Gradients(*sort_ids(torch.full((copies,), 2), 3), values)
     update_on_gpu(gradients, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
-    nothing = sort_gradients(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3)
+    nothing = Gradients(*sort_ids(torch.empty(0, dtype=torch.int64), 3), values[:0])
     update_on_gpu(nothing, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
 

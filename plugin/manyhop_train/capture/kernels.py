@@ -8,7 +8,7 @@ TILE = tl.constexpr(1 << 14)  # bytes of a program
 _BYTES = tl.constexpr(1 << 10)  # of a step, where words are single bytes
 
 
-@triton.jit(do_not_specialize=["ring", "count", "addresses"])
+@triton.jit
 def fetch_addresses(ring, count, addresses, SLOTS: tl.constexpr, WIDTH: tl.constexpr):
     """Copy the addresses of the next replay from the memory of the host, in a single program.
 
@@ -21,7 +21,7 @@ def fetch_addresses(ring, count, addresses, SLOTS: tl.constexpr, WIDTH: tl.const
     tl.store(addresses.to(tl.pointer_type(tl.int64)) + at, tl.load(row + at))
 
 
-@triton.jit(do_not_specialize=["sources", "targets"])
+@triton.jit
 def copy_tensors(sources, targets, NUM: tl.constexpr):
     """Copy ``NUM`` tensors. sources: address of their addresses. targets: ``NUM * FIELDS`` integers."""
     program = tl.program_id(0).to(tl.int64)
