@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop_embedding.place import Owners, Table, TablePlace
+from manyhop_embedding.place import Table, TablePlace
 
 
 class RowsAhead:
@@ -49,16 +49,15 @@ class Versions:
     Args:
         place: of the table.
         table: whose rows are stamped, unless ranks exchange them.
-        owners: of its rows.
         name: for errors.
     """
 
-    def __init__(self, place: TablePlace, table: Table, owners: Owners, name: str) -> None:
+    def __init__(self, place: TablePlace, table: Table, name: str) -> None:
         self._table, self._place = table, place
         self._stamps: Table | None = None
-        if owners.copies in ("rank", "node"):  # otherwise, stamps would need an exchange like rows
+        if table.owners.copies in ("rank", "node"):  # otherwise, stamps would need an exchange like rows
             what = f"versions of {name}"
-            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what)
+            self._stamps = place.make(table.owners.num_rows, 1, torch.int32, what)
         self._begun = self._ended = 0
         self._in_flight: deque[tuple[int, torch.cuda.Event]] = deque()
         self._lock = threading.Lock()

@@ -29,7 +29,7 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
     with as_current(values.device):
         reads, types, rows, blocks = _gradients(gradients, [weight, *states])
         pieces = _pieces(gradients)
-        numbers = tuple(_bits(number) for number in (change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
+        numbers = struct.unpack("<5i", struct.pack("<5f", change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
         a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
         stamps, stamp = (0, 0) if change.stamps is None else (change.stamps[0].data_ptr(), change.stamps[1])
         wide_ids, wide_grads, *tile = types
@@ -100,9 +100,3 @@ def _in_lanes(rows: Tensor, width: int) -> bool:
 @cache
 def _kernel(function: Any, constants: tuple[Any, ...], **tuples: int) -> Kernel:
     return Kernel(function, constants, **tuples)
-
-
-def _bits(number: float) -> int:
-    """Return the bits of a float32, for a kernel."""
-    (bits,) = struct.unpack("<i", struct.pack("<f", number))
-    return int(bits)

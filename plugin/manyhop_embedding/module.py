@@ -131,10 +131,10 @@ class Embedding(nn.Module):
             "init": "a function" if callable(init) else init,
         }  # fmt: skip
         self.place.agree(f"the embedding {name}", facts)
-        self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, fill)
+        self.table = self.place.make(self.num_rows, self.width, dtype, name, fill)
         self.handle = torch.empty(0, requires_grad=True, device="cpu")
         """Stands for the table in autograd's graph, and in optimizers."""
-        self.versions = Versions(self.place, self.table, self.owners, name)
+        self.versions = Versions(self.place, self.table, name)
         self.sorts_early = self.place.device.type == "cuda"
         """Whether ids are sorted in the forward, where a GPU's host has time."""
         self._forwards = itertools.count()
@@ -156,10 +156,9 @@ class Embedding(nn.Module):
             FeatureError: ids that are out of range; for ids that a GPU checks, ``step()`` raises it.
         """
         flat = require_ids(ids, self.name)
-        if torch.is_grad_enabled():
-            rows: Tensor = _Rows.apply(self.handle, self, flat, None)  # type: ignore[no-untyped-call]
-        else:
-            rows = self.place.gather(self.table, flat, self.name, None)
+        rows = (
+            self._rows(flat, None) if torch.is_grad_enabled() else self.place.gather(self.table, flat, self.name, None)
+        )
         return rows if ids.dim() == 1 else rows.view(*ids.shape, self.width)
 
     def begin(self, ids: Tensor, device: torch.device) -> tuple[RowsAhead, RowRequest | None]:
@@ -186,9 +185,10 @@ class Embedding(nn.Module):
         if ahead.rows is None or ahead.latest is None:
             return self(ahead.ids)  # type: ignore[no-any-return]
         self.versions.refresh(ahead.ids, ahead.latest, ahead.rows)
-        if not torch.is_grad_enabled():
-            return ahead.rows
-        rows: Tensor = _Rows.apply(self.handle, self, ahead.ids, ahead.rows)  # type: ignore[no-untyped-call]
+        return self._rows(ahead.ids, ahead.rows) if torch.is_grad_enabled() else ahead.rows
+
+    def _rows(self, ids: Tensor, gathered: Tensor | None) -> Tensor:
+        rows: Tensor = _Rows.apply(self.handle, self, ids, gathered)  # type: ignore[no-untyped-call]
         return rows
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -221,7 +221,7 @@ class Embedding(nn.Module):
             InputError: the folder exists, or cannot be written.
             RankError: another rank failed.
         """
-        save_tables(folder, {"weight": (self.table, self.owners)})
+        save_tables(folder, {"weight": self.table})
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Read a table that any number of ranks, in any placement, has saved. All ranks call it.
@@ -232,7 +232,7 @@ class Embedding(nn.Module):
             StateError: a table of a different shape or dtype.
         """
         self.versions.outdate()
-        load_tables(folder, {"weight": (self.table, self.owners)})
+        load_tables(folder, {"weight": self.table})
         self.versions.updated()
 
     def take_gradients(self) -> Gradients | None:

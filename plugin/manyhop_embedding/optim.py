@@ -15,10 +15,10 @@ import torch
 
 from manyhop.arguments import real
 from manyhop.errors import InputError, StateError
-from manyhop_embedding import Embedding, Rule
+from manyhop_embedding import Embedding
 from manyhop_embedding.exchange import GradientExchange
-from manyhop_embedding.gradients import Change, Kind
-from manyhop_embedding.place import Owners, Table
+from manyhop_embedding.gradients import Change, Kind, Rule
+from manyhop_embedding.place import Table
 from manyhop_embedding.saved import load_facts, load_tables, save_tables
 from manyhop_embedding.updating import update
 
@@ -60,17 +60,18 @@ class Optimizer(torch.optim.Optimizer):
         for embedding in self.embeddings:
             embedding.place.agree(f"the optimizer of {embedding.name}", facts)
         super().__init__([{"params": [embedding.handle], "step": 0} for embedding in self.embeddings], defaults)
-        self.tables = [self._make_states(embedding) for embedding in self.embeddings]
+        self.tables = [
+            [e.place.make(e.num_rows, e.width, torch.float32, f"{name} of {e.name}") for name in self.states]
+            for e in self.embeddings
+        ]
         """Per embedding: its states, in the order of ``states``."""
         self._exchanges: dict[torch.device, GradientExchange] = {}
-        for embedding in self.embeddings:
-            device = embedding.place.device
-            if device not in self._exchanges:
-                name = f"step() of {embedding.name}"
-                self._exchanges[device] = GradientExchange(device, name, embedding.place.timeout)
+        for place, name in ((embedding.place, f"step() of {embedding.name}") for embedding in self.embeddings):
+            if place.device not in self._exchanges:
+                self._exchanges[place.device] = GradientExchange(place.device, name, place.timeout)
 
     @abstractmethod
-    def rule(self, group: dict[str, Any]) -> Rule:
+    def _rule(self, group: dict[str, Any]) -> Rule:
         """Return the update of a group's step."""
 
     @overload
@@ -87,10 +88,8 @@ class Optimizer(torch.optim.Optimizer):
             FeatureError: ids on a GPU were out of range.
             RankError: another rank is lost or late.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group, embedding, states in zip(self.param_groups, self.embeddings, self.tables, strict=True):
             self._step(group, embedding, states)
         return loss
@@ -143,16 +142,13 @@ class Optimizer(torch.optim.Optimizer):
         for group, saved in zip(self.param_groups, facts["groups"], strict=True):
             group.update(saved)
 
-    def _named(self) -> dict[str, tuple[Table, Owners]]:
+    def _named(self) -> dict[str, Table]:
         """Return the states of all embeddings, by their names in a folder."""
-        return {
-            f"{name}.{k}": (table, embedding.owners)
-            for k, (embedding, tables) in enumerate(zip(self.embeddings, self.tables, strict=True))
-            for name, table in zip(self.states, tables, strict=True)
-        }
+        each = enumerate(self.tables)
+        return {f"{name}.{k}": table for k, tables in each for name, table in zip(self.states, tables, strict=True)}
 
     def _step(self, group: dict[str, Any], embedding: Embedding, states: list[Table]) -> None:
-        owners, gradients = embedding.owners, embedding.take_gradients()
+        owners, gradients = embedding.table.owners, embedding.take_gradients()
         exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
         if not owners.world.is_alone:
             gradients = exchange.send(gradients, owners, embedding.width)
@@ -160,10 +156,10 @@ class Optimizer(torch.optim.Optimizer):
             return
         group["step"] += 1
         change = Change(
-            self.rule(group),
+            self._rule(group),
             embedding.table.own,
             [table.own for table in states],
-            first=owners.rows_of(owners.world.rank).start,
+            first=embedding.table.rows.start,
             scale=scale,
             stamps=embedding.versions.next(),
         )
@@ -171,13 +167,6 @@ class Optimizer(torch.optim.Optimizer):
         if not owners.world.is_alone and owners.share_memory:
             exchange.wait()
         embedding.versions.updated()
-
-    def _make_states(self, embedding: Embedding) -> list[Table]:
-        def make(name: str) -> Table:
-            title = f"{name} of {embedding.name}"
-            return embedding.place.make(embedding.num_rows, embedding.width, torch.float32, title)[0]
-
-        return [make(name) for name in self.states]
 
 
 class SGD(Optimizer):
@@ -191,8 +180,7 @@ class SGD(Optimizer):
     def __init__(self, embeddings: Embedding | Iterable[Embedding], lr: float = 1e-3) -> None:
         super().__init__(embeddings, {"lr": _rate(lr)})
 
-    def rule(self, group: dict[str, Any]) -> Rule:
-        """Return the update of a group's step."""
+    def _rule(self, group: dict[str, Any]) -> Rule:
         return Rule(Kind.SGD, group["lr"])
 
 
@@ -221,8 +209,7 @@ class Adam(Optimizer):
             raise InputError(f"Expected two betas, got {betas!r}. Pass a pair, as in (0.9, 0.999).")
         super().__init__(embeddings, {"lr": _rate(lr), "betas": decays, "eps": real("eps", eps, "units of gradients")})
 
-    def rule(self, group: dict[str, Any]) -> Rule:
-        """Return the update of a group's step."""
+    def _rule(self, group: dict[str, Any]) -> Rule:
         (beta1, beta2), step = group["betas"], group["step"]
         size = group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
         return Rule(Kind.ADAM, size, 1 - beta1, 1 - beta2, group["eps"])
@@ -242,8 +229,7 @@ class AdaGrad(Optimizer):
     def __init__(self, embeddings: Embedding | Iterable[Embedding], lr: float = 1e-2, *, eps: float = 1e-10) -> None:
         super().__init__(embeddings, {"lr": _rate(lr), "eps": real("eps", eps, "units of gradients")})
 
-    def rule(self, group: dict[str, Any]) -> Rule:
-        """Return the update of a group's step."""
+    def _rule(self, group: dict[str, Any]) -> Rule:
         return Rule(Kind.ADAGRAD, group["lr"], h3=group["eps"])
 
 
@@ -260,18 +246,12 @@ class RMSProp(Optimizer):
     states = ("square_avg",)
 
     def __init__(
-        self,
-        embeddings: Embedding | Iterable[Embedding],
-        lr: float = 1e-2,
-        *,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
+        self, embeddings: Embedding | Iterable[Embedding], lr: float = 1e-2, *, alpha: float = 0.99, eps: float = 1e-8
     ) -> None:
         defaults = {"lr": _rate(lr), "alpha": _decay("alpha", alpha), "eps": real("eps", eps, "units of gradients")}
         super().__init__(embeddings, defaults)
 
-    def rule(self, group: dict[str, Any]) -> Rule:
-        """Return the update of a group's step."""
+    def _rule(self, group: dict[str, Any]) -> Rule:
         return Rule(Kind.RMSPROP, group["lr"], 1 - group["alpha"], h3=group["eps"])
 
 

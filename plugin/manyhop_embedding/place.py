@@ -11,15 +11,7 @@ from torch import Tensor
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import (
-    BufferPool,
-    Checks,
-    DistributedRows,
-    RowRequest,
-    ShardedRows,
-    Shards,
-    gather,
-)
+from manyhop.features import BufferPool, Checks, DistributedRows, RowRequest, ShardedRows, Shards, gather
 from manyhop.memory.places import check_place
 from manyhop.memory.stores import GPURows, NodeRows, rows_in, store_device
 from manyhop.ranks import control, world
@@ -85,7 +77,14 @@ class Table:
     """The source of gathers."""
 
     own: Tensor
-    """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
+    """``[len(rows), width]``: the rows that this rank updates, in place."""
+
+    owners: Owners
+
+    @property
+    def rows(self) -> range:
+        """The rows that this rank owns."""
+        return self.owners.rows_of(self.owners.world.rank)
 
 
 class TablePlace:
@@ -115,7 +114,7 @@ class TablePlace:
         self._on_each_rank = placement == "device"
         self._pool = BufferPool()
         self.timeout = timeout
-        self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
+        self.device = torch.empty(0, device=gpu or "cpu").device
         """Where rows are updated: in pinned memory as well, by the GPU; includes its number."""
 
     def agree(self, title: str, facts: dict[str, Any]) -> None:
@@ -131,19 +130,18 @@ class TablePlace:
         dtype: torch.dtype,
         name: str,
         fill: Callable[[range, Tensor], None] | None = None,
-    ) -> tuple[Table, Owners]:
+    ) -> Table:
         """Allocate a table; each rank fills a part, with zeros if ``fill`` is ``None``. All ranks call it."""
         source = self._rows.make((num_rows, width), dtype, name, fill or _fill_zeros)
         ours = world.current()
         if isinstance(source, DistributedRows):
-            owners = Owners(num_rows, ours, "ranks")
-            return Table(source, source.rows), owners
+            return Table(source, source.rows, Owners(num_rows, ours, "ranks"))
         if isinstance(source, ShardedRows):
             owners, held = Owners(num_rows, ours, "nodes"), source.rows
         else:
             owners, held = Owners(num_rows, ours, "rank" if self._on_each_rank else "node"), source
         near, mine = owners.rows_near(ours.rank), owners.rows_of(ours.rank)
-        return Table(source, held[mine.start - near.start : mine.stop - near.start]), owners
+        return Table(source, held[mine.start - near.start : mine.stop - near.start], owners)
 
     def gather(self, table: Table, ids: Tensor, name: str, checks: Checks | None) -> Tensor:
         """Return ``[count, width]``, on the device of ``ids`` or of the table.
@@ -170,12 +168,6 @@ class TablePlace:
 
 def _fill_zeros(rows: range, out: Tensor) -> None:
     out.zero_()
-
-
-def _numbered(device: torch.device) -> torch.device:
-    """Return a device that equals the devices of its tensors: of ``cuda``, the current GPU."""
-    is_any = device.type == "cuda" and device.index is None
-    return torch.device("cuda", torch.cuda.current_device()) if is_any else device
 
 
 def require_ids(ids: Any, name: str) -> Tensor:

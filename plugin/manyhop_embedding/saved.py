@@ -24,9 +24,9 @@ from manyhop.files.rows import Rows
 from manyhop.files.tensor_file import unfinished, writing
 from manyhop.ranks import control, cuda, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_embedding.place import Owners, Table
+from manyhop_embedding.place import Table
 
-Tables = Mapping[str, tuple[Table, Owners]]
+Tables = Mapping[str, Table]
 """Tables by their names in the folder."""
 
 
@@ -59,14 +59,14 @@ def save_tables(folder: str | PathLike[str], tables: Tables, facts: Mapping[str,
     def write() -> dict[str, dict[str, Any]]:
         if cuda.initialized():
             torch.cuda.synchronize()  # updates of pinned rows
-        return {name: _write_part(partial, name, rank, *table) for name, table in tables.items()}
+        return {name: _write_part(partial, name, rank, table) for name, table in tables.items()}
 
     def end() -> None:
         if rank == 0:
-            for name, (table, owners) in tables.items():
+            for name, table in tables.items():
                 parts = [found[name] for found in every if found[name]["rows"]]
                 parts.sort(key=lambda part: int(part.pop("begin")))
-                shape = [owners.num_rows, *table.own.shape[1:]]
+                shape = [table.owners.num_rows, *table.own.shape[1:]]
                 _write_json(
                     partial / f"{name}.json", {"shape": shape, "dtype": dtype_name(table.own.dtype), "parts": parts}
                 )
@@ -99,30 +99,29 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
         StateError: a table has a different shape or dtype.
     """
     path = path_of("folder", folder)
-    rank = world.init().rank
 
     def check() -> dict[str, Rows]:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such folder. Pass one that an embedding was saved to.")
         found = {name: files.open(path / f"{name}.json") for name in tables}
-        for name, (table, owners) in tables.items():
-            shape, dtype = (owners.num_rows, *table.own.shape[1:]), table.own.dtype
+        for name, table in tables.items():
+            shape, dtype = (table.owners.num_rows, *table.own.shape[1:]), table.own.dtype
             if (found[name].shape, found[name].dtype) != (shape, dtype):
                 raise StateError(
                     f"Expected {path / name}.json with shape {list(shape)} and {dtype}, got "
                     f"{list(found[name].shape)} and {found[name].dtype}. Make the embedding as it was saved."
                 )
-        for name, (_, owners) in tables.items():
+        for name, table in tables.items():
             begin = 0
             for part in found[name].parts:
-                if overlap(range(begin, begin + part.num_rows), owners.rows_of(rank)):
+                if overlap(range(begin, begin + part.num_rows), table.rows):
                     part.check(None)
                 begin += part.num_rows
         return found
 
     def read() -> None:
-        for name, (table, owners) in tables.items():
-            read_rows(found[name], owners.rows_of(rank), table.own, threads=None, progress=None)
+        for name, table in tables.items():
+            read_rows(found[name], table.rows, table.own, threads=None, progress=None)
 
     found = control.attempt(f"loading {path}: checks", check, timeout=DEFAULT_TIMEOUT)
     control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
@@ -151,9 +150,9 @@ def load_facts(folder: str | PathLike[str]) -> Any:
     return control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
 
 
-def _write_part(folder: Path, name: str, rank: int, table: Table, owners: Owners) -> dict[str, Any]:
+def _write_part(folder: Path, name: str, rank: int, table: Table) -> dict[str, Any]:
     """Write the rows of this rank, if they are of the first copy; returns what the manifest has of them."""
-    rows = owners.rows_of(rank) if owners.has_first_copy(rank) else range(0)
+    rows = table.rows if table.owners.has_first_copy(rank) else range(0)
     if not rows:
         return {"rows": 0}
     written = files.write(folder / f"{name}.{rank:05}.bin", table.own)

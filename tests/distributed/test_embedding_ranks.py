@@ -38,7 +38,7 @@ def train_together(placement, device, name, num_steps):
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3, rank_timeout=60.0)
     start = whole_table(embedding)
     train(embedding, OURS[name](embedding), range(num_steps), world.rank)
-    return start, whole_table(embedding), embedding.owners.rows_of(world.rank), len(embedding.weight)
+    return start, whole_table(embedding), embedding.table.rows, len(embedding.weight)
 
 
 @pytest.fixture(scope="module", params=[ONE_NODE, TWO_NODES], ids=["one node", "two nodes"])

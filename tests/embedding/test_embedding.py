@@ -10,7 +10,6 @@ from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, train, tra
 import manyhop
 from manyhop import optim
 from manyhop.errors import CapacityError, FeatureError, InputError
-from manyhop_embedding import place
 from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.updating import distinct_rows, sort_ids, sum_by_row
 
@@ -94,15 +93,6 @@ def test_ids_that_are_sorted_early_change_nothing():
             optimizer.step()
         found.append(embedding.weight.clone())
     assert torch.equal(*found)
-
-
-def test_the_place_of_a_gpu_equals_that_of_its_tensors(monkeypatch):
-    """Else ids would not be sorted in the forward."""
-    monkeypatch.setattr(place, "store_device", lambda placement, device, timeout: torch.device(device))
-    monkeypatch.setattr(place, "rows_in", lambda *_: object())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    for device, expected in (("cuda", "cuda:2"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
-        assert place.TablePlace("device", device, None).device == torch.device(expected)
 
 
 def test_steps_forget_gradients_and_without_any_nothing_changes():
