@@ -54,26 +54,21 @@ class Versions:
 
     def __init__(self, place: TablePlace, table: Table, name: str) -> None:
         self._table, self._place = table, place
-        self._stamps: Table | None = None
+        self.stamps: Table | None = None
+        """Marks of rows; ``None``: there are none."""
         if table.owners.copies in ("rank", "node"):  # otherwise, stamps would need an exchange like rows
-            what = f"versions of {name}"
-            self._stamps = place.make(table.owners.num_rows, 1, torch.int32, what)
+            self.stamps = place.make(table.owners.num_rows, 1, torch.int32, f"versions of {name}")
         self._begun = self._ended = 0
         self._in_flight: deque[tuple[int, torch.cuda.Event]] = deque()
         self._lock = threading.Lock()
 
-    @property
-    def are_kept(self) -> bool:
-        """Return whether rows have stamps."""
-        return self._stamps is not None
-
     def next(self) -> tuple[Tensor, int] | None:
         """Return the stamps of the rows that this rank owns, and the number of the next update."""
-        return None if self._stamps is None else (self._stamps.own, self._begun + 1)
+        return None if self.stamps is None else (self.stamps.own, self._begun + 1)
 
     def updated(self) -> None:
         """Count an update, of all ranks: it has ended or, on a GPU, will have on the current stream."""
-        if self._stamps is None:
+        if self.stamps is None:
             return
         with self._lock:
             self._begun += 1
@@ -85,8 +80,8 @@ class Versions:
 
     def outdate(self) -> None:
         """Mark all rows that this rank owns as outdated: the next update replaces them."""
-        if self._stamps is not None:
-            self._stamps.own.fill_(self._begun + 1)
+        if self.stamps is not None:
+            self.stamps.own.fill_(self._begun + 1)
 
     def latest(self) -> int:
         """Return the number of the last update that has ended."""
@@ -102,11 +97,11 @@ class Versions:
             latest: of when they were gathered.
             rows: ``[count, width]``, changed in place.
         """
-        assert self._stamps is not None
+        assert self.stamps is not None
         if latest == self._begun:
             return
         table: Any = self._table.source
-        stamps: Any = self._stamps.source
+        stamps: Any = self.stamps.source
         if rows.is_cuda:
             from manyhop_embedding.gpu import refresh_on_gpu  # imports triton
 

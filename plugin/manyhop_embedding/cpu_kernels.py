@@ -83,14 +83,12 @@ def update_rows(
         at = number - first
         if stamps:
             i32(stamps + 4 * at, 1)[0] = stamp
+        a_at, b_at = state_a + at * width * 4, state_b + at * width * 4
         if wide_weight:
-            _apply(
-                kind, total, f32(weight + at * weight_bytes, width), state_a + at * width * 4, state_b + at * width * 4,
-                f0, f1, f2, f3,
-            )  # fmt: skip
+            _apply(kind, total, f32(weight + at * weight_bytes, width), a_at, b_at, f0, f1, f2, f3)
         else:
             _load(row, weight + at * weight_bytes, 0)
-            _apply(kind, total, row, state_a + at * width * 4, state_b + at * width * 4, f0, f1, f2, f3)
+            _apply(kind, total, row, a_at, b_at, f0, f1, f2, f3)
             _store_narrow(row, weight + at * weight_bytes)
 
 

@@ -22,7 +22,7 @@ _INACTIVE = -1  # sent instead of positions: there was no backward
 
 
 class GradientExchange:
-    """Sends sums of gradients to the owners of their rows. All ranks create it, and call it in step.
+    """Sends sums of gradients to the owners of their rows. Several ranks create it, all of them, and call it in step.
 
     Args:
         device: where gradients are: the CPU, or this rank's GPU.
@@ -31,13 +31,11 @@ class GradientExchange:
     """
 
     def __init__(self, device: torch.device, name: str, timeout: float | None) -> None:
-        self._world, self._device, self._name = world.init(timeout=timeout or DEFAULT_TIMEOUT), device, name
-        self._peers: Peers | None = None
-        if not self._world.is_alone:
-            with self._on_device():
-                self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
-            world.at_shutdown(self.close)
-            self._nothing = torch.zeros(1, device=device)
+        self._world, self._device, self._name = world.current(), device, name
+        with self._on_device():
+            self._peers: Peers | None = Peers(device, timeout or DEFAULT_TIMEOUT)
+        world.at_shutdown(self.close)
+        self._nothing = torch.zeros(1, device=device)
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:

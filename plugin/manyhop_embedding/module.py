@@ -172,7 +172,7 @@ class Embedding(nn.Module):
             What :meth:`finish` takes; and the rows to gather for it: set its ``rows`` to them. ``None``: other ranks or
             the host have to read them, which :meth:`finish` does.
         """
-        if not (self.versions.are_kept and device.type == self.place.device.type):
+        if not (self.versions.stamps is not None and device.type == self.place.device.type):
             return RowsAhead(self.finish, ids, None), None
         source, latest = self.table.source, self.versions.latest()
         return RowsAhead(self.finish, ids, latest), RowRequest(source, ids, name=self.name, changes=True)

@@ -66,9 +66,9 @@ class Optimizer(torch.optim.Optimizer):
         ]
         """Per embedding: its states, in the order of ``states``."""
         self._exchanges: dict[torch.device, GradientExchange] = {}
-        for place, name in ((embedding.place, f"step() of {embedding.name}") for embedding in self.embeddings):
+        for place, name in ((e.place, e.name) for e in self.embeddings if not e.table.owners.world.is_alone):
             if place.device not in self._exchanges:
-                self._exchanges[place.device] = GradientExchange(place.device, name, place.timeout)
+                self._exchanges[place.device] = GradientExchange(place.device, f"step() of {name}", place.timeout)
 
     @abstractmethod
     def _rule(self, group: dict[str, Any]) -> Rule:
@@ -132,8 +132,7 @@ class Optimizer(torch.optim.Optimizer):
             StateError: states of another optimizer, or of other embeddings.
         """
         facts = load_facts(folder)
-        known = isinstance(facts, dict) and isinstance(facts.get("groups"), list)
-        if not known or facts.get("optimizer") != type(self).__name__ or len(facts["groups"]) != len(self.param_groups):
+        if (facts["optimizer"], len(facts["groups"])) != (type(self).__name__, len(self.param_groups)):
             raise StateError(
                 f"Expected {folder} with the states of {type(self).__name__} for {len(self.param_groups)} embeddings, "
                 f"got {facts}. Make the optimizer as it was saved."
@@ -149,22 +148,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _step(self, group: dict[str, Any], embedding: Embedding, states: list[Table]) -> None:
         owners, gradients = embedding.table.owners, embedding.take_gradients()
-        exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
-        if not owners.world.is_alone:
+        exchange = self._exchanges.get(embedding.place.device)  # of several ranks
+        if exchange is not None:
             gradients = exchange.send(gradients, owners, embedding.width)
         if gradients is None:
             return
         group["step"] += 1
-        change = Change(
-            self._rule(group),
-            embedding.table.own,
-            [table.own for table in states],
-            first=embedding.table.rows.start,
-            scale=scale,
-            stamps=embedding.versions.next(),
-        )
-        update(gradients, change)
-        if not owners.world.is_alone and owners.share_memory:
+        table, scale, stamps = embedding.table, 1 / owners.world.world_size, embedding.versions.next()
+        owned = [state.own for state in states]
+        update(gradients, Change(self._rule(group), table.own, owned, table.rows.start, scale, stamps))
+        if exchange is not None and owners.share_memory:
             exchange.wait()
         embedding.versions.updated()
 

@@ -68,11 +68,7 @@ def update(gradients: Gradients, change: Change) -> None:
         from manyhop_embedding.gpu import update_on_gpu  # imports triton
 
         update_on_gpu(gradients, change)
-    else:
-        _update_on_cpu(gradients, change)
-
-
-def _update_on_cpu(gradients: Gradients, change: Change) -> None:
+        return
     from manyhop_embedding.cpu_kernels import update_rows
 
     ids, order, values = gradients.ids, gradients.order, gradients.values
