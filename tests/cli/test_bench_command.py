@@ -59,7 +59,7 @@ def alone(folder, **options):
 
 def test_manyhop_alone_says_so_first(peers, capsys):
     peers(one="test_bench_command:alone", two="no_such_module:epochs")
-    assert main(["bench", "--nodes", "200", "--edges", "900", "--features", "2", *SMALL]) == 0
+    assert main(["bench", "--nodes", "200", "--edges", "9e2", "--features", "2", *SMALL]) == 0
     out = capsys.readouterr().out
     assert out.startswith("No peer is installed: manyhop is measured alone.\n200 nodes, 900 edges; ")
     assert ("one", "manyhop") in rows(out)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhop_tools.cli import _parser
+from manyhop_tools.cli import parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -64,12 +64,12 @@ def test_command_lines_are_accepted():
     assert len(lines) > 30
     for line in lines:
         arguments = shlex.split(line, comments=True)[1:]
-        assert _parser().parse_args(arguments).verb == arguments[0], line  # exits where it refuses one
+        assert parser().parse_args(arguments).verb == arguments[0], line  # exits where it refuses one
 
 
 def test_every_option_is_in_the_guides():
     text = "\n".join(page.read_text() for page in PAGES)
-    verbs = next(action for action in _parser()._actions if isinstance(action.choices, dict)).choices
+    verbs = next(action for action in parser()._actions if isinstance(action.choices, dict)).choices
     assert {"bench", "convert", "plan", "doctor", "compile", "timeline"} == set(verbs)
     for verb in verbs:
         for action in verbs[verb]._actions:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+import torch
+
 from manyhop.errors import ManyhopError
+from manyhop.files import open_graph, save_graph
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.hints import pip_install
-from manyhop_tools.cli.verbs import Verbs, add_verb, at_least_one
+from manyhop_tools.cli.table import table
 
 _GROUP = "manyhop.peers"  # entry points of the adapters, which create the loaders
 _MANYHOP = "manyhop"
@@ -28,52 +33,25 @@ Keywords: ``fanout``, ``batch_size``, ``batches`` (at most), ``threads`` (1: the
 """
 
 
-def add_to(verbs: Verbs) -> None:
-    """Add the verb and its arguments."""
-    parser = add_verb(
-        verbs,
-        "bench",
-        _run,
-        help="compare loaders with PyG's and DGL's",
-        description="Compares epochs of manyhop's loaders with PyG's NeighborLoader (with pyg-lib or torch-sparse) "
-        "and DGL's DataLoader, if installed, on a graph on disk or a random one. If there is a GPU, batches on it are "
-        "also measured. Rounds alternate between loaders.",
-    )
-    add = parser.add_argument
-    add("folder", nargs="?", type=Path, metavar="FOLDER", help="a graph that save() or `manyhop convert` wrote")
-    add("--fanout", type=at_least_one, nargs="+", default=[15, 10, 5], metavar="K", help="per hop (15 10 5)")
-    add("--batch-size", type=at_least_one, default=1024, metavar="N", help="seeds of a batch (1024)")
-    add("--batches", type=at_least_one, default=20, metavar="N", help="batches of an epoch, at most (20)")
-    add("--threads", type=at_least_one, default=1, metavar="N", help="threads or processes of a loader (1)")
-    add("--rounds", type=at_least_one, default=7, metavar="N", help="turns of each loader (7)")
-    random = parser.add_argument_group("the random graph, without FOLDER")
-    add = random.add_argument
-    add("--nodes", type=at_least_one, default=200_000, metavar="N", help="nodes (200000)")
-    add("--edges", type=at_least_one, default=3_000_000, metavar="E", help="edges, whose ends follow a power law (3e6)")
-    add("--features", type=at_least_one, default=128, metavar="F", help="float32 features per node (128)")
+def report(args: argparse.Namespace) -> Iterator[str]:
+    """Measure the loaders for the arguments of ``manyhop bench``, and yield the lines of the report.
 
-
-def _run(args: argparse.Namespace) -> int:
-    import torch
-
+    Raises:
+        ManyhopError: the adapters are not installed, or the folder holds no graph.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # loaders have their own threads
     try:
         with tempfile.TemporaryDirectory() as scratch:
             folder = args.folder or _random_graph(Path(scratch) / "graph", args.nodes, args.edges, args.features)
-            print("\n".join(_report(folder, args)))
+            yield from _report(folder, args)
     finally:
         torch.set_num_threads(threads)
-    return 0
 
 
 def _random_graph(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
     """Write a random graph whose degrees follow a power law: ``r ** -0.6`` for the node of rank r."""
     import numpy as np
-    import torch
-
-    from manyhop.files import save_graph
-    from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 
     draw = np.random.default_rng(0)
     node = draw.permutation(num_nodes)
@@ -87,10 +65,6 @@ def _random_graph(folder: Path, num_nodes: int, num_edges: int, num_features: in
 
 
 def _report(folder: Path, args: argparse.Namespace) -> Iterator[str]:
-    import torch
-
-    from manyhop.files import open_graph
-
     graph = open_graph(folder)
     options = {name: getattr(args, name) for name in ("fanout", "batch_size", "batches", "threads")}
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -123,15 +97,13 @@ def _report(folder: Path, args: argparse.Namespace) -> Iterator[str]:
         f"{args.threads} thread{'s' if args.threads > 1 else ''} each. Medians of {args.rounds} rounds, with quartiles."
     )
     yield ""
-    yield from _aligned([("for", "device", "loader", "ms per batch", "M edges/s", "time per edge, manyhop = 1"), *rows])
+    yield from table([("for", "device", "loader", "ms per batch", "M edges/s", "time per edge, manyhop = 1"), *rows])
     if missing:
         yield from ("", "Not measured", *(f"  {line}" for line in dict.fromkeys(missing)))
 
 
 def _rows(framework: str, device: str, epochs: Mapping[str, Epoch], rounds: int) -> Iterator[tuple[str, ...]]:
     """Measure the loaders in turns. Ratios are per round, as the speed of a machine drifts."""
-    import numpy as np
-
     for epoch in epochs.values():
         epoch()  # compiles, starts processes
     order = list(epochs)
@@ -150,9 +122,3 @@ def _rows(framework: str, device: str, epochs: Mapping[str, Epoch], rounds: int)
         ratio = "" if name == _MANYHOP else f"{middle:.2f} ({low:.2f}-{high:.2f})"
         ms, speed = 1e3 * np.median(per_batch[name]), 1e-6 / np.median(per_edge[name])
         yield framework, device, name, f"{ms:.2f}", f"{speed:.2f}", ratio
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from manyhop.ranks import cuda
 from manyhop.system.memory import available_memory
 from manyhop.system.units import counted, in_units, parse_bytes
 from manyhop_cugraph.graph import build_bytes_of
+from manyhop_tools.cli.table import table
 
 
 def report(args: argparse.Namespace) -> str:
@@ -124,11 +123,9 @@ def _gpu_memory(args: argparse.Namespace) -> int:
 
 
 def _items(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
-    return read_items(args.files) if args.files else _items_of_numbers(args)
-
-
-def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
-    """Return topology, features, and shapes to print, of the graph that options describe."""
+    """Return topology, features, and shapes to print, of files or of the graph that options describe."""
+    if args.files:
+        return _read_items(args.files)
     nodes, edges = args.num_nodes, args.num_edges
     pointers = 8 * (nodes + 1)
     ids = (4 if nodes <= 2**31 else 8) * edges
@@ -146,8 +143,8 @@ def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[
     return topology, [x], {"x": f"[{nodes}, {args.features}] {dtype}"}
 
 
-def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
-    """Return topology, features and shapes to print, from folders of graphs and files of tensors. It reads headers."""
+def _read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
+    """Read the headers of folders of graphs and files of tensors."""
     tables: list[files.StoredGraph] = []
     features, shapes = [], {}
     for text in paths:
@@ -186,14 +183,8 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
 
 
 def _table(placement: Placement, shapes: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of the table, with reasons wrapped in the last column."""
     rows = [("", "shape", "size", "placement", "reason")]
     for choice in (placement.topology, *placement.features):
-        name, size = choice.item.name, in_units(choice.item.nbytes)
-        rows.append((name, shapes.get(name, ""), size, choice.place, choice.reason))
-    a, b, c, d = (max(len(row[k]) for row in rows) for k in range(4))
-    width = shutil.get_terminal_size((120, 24)).columns - (a + b + c + d + 8)
-    for name, shape, size, place, reason in rows:
-        first, *rest = textwrap.wrap(reason, max(width, 40))
-        yield f"{name:{a}}  {shape:{b}}  {size:>{c}}  {place:{d}}  {first}"
-        yield from (" " * (a + b + c + d + 8) + line for line in rest)
+        name = choice.item.name
+        rows.append((name, shapes.get(name, ""), in_units(choice.item.nbytes), choice.place, choice.reason))
+    return table(rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
 from manyhop.files.rows import Rows
 from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table, is_table, tensor
-from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_tools.convert.node_tables import NodeTable
+from manyhop_tools.convert.source import both_ways, check_both_ways, least_counts, report
 
 _PIECE = 1 << 20
 
@@ -73,105 +75,107 @@ def _not_whole(rows: Rows) -> bool:
     return rows.dtype.is_floating_point or rows.dtype.is_complex
 
 
-Ids = Literal["auto", "keep", "map"]
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EdgeLists:
-    """What to convert, and how."""
+    """Files of edges, and tensors and tables of their nodes."""
 
-    sources: Sequence[tuple[EdgeType, Path]]
-    """Files of edges, and the type of each. Files of the same type follow each other."""
-    src: str | None = None
-    """Column of the source nodes; ``None``: the first."""
-    dst: str | None = None
-    """Column of the destination nodes; ``None``: the second."""
-    columns: Sequence[str] = ()
-    """Columns to store as tensors of the edges."""
-    header: bool = True
-    delimiter: str | None = None
-    ids: Ids = "auto"
-    """``keep``: ids are nodes. ``map``: they are mapped. ``auto``: texts are mapped, types with a table of nodes, and
-    integers if one is negative or above ``4 * n + 1,000,000`` for ``n`` ids, including duplicates."""
-    both_ways: bool = False
-    """Whether every edge is also added in the other direction, right after it."""
-    num_nodes: Mapping[NodeType, int] = field(default_factory=dict)
+    options: argparse.Namespace
+    """Arguments of ``manyhop convert``: ``src``, ``dst``, ``edge_columns``, ``no_header``, ``delimiter``, ``ids``,
+    ``both_ways``, ``node_id``."""
+    files: Sequence[tuple[EdgeType, Path]]
+    """Files of the same type follow each other."""
+    num_nodes: Mapping[NodeType, int]
     """Numbers of nodes, if not 1 + the highest id."""
-    node_tensors: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
+    node_tensors: Mapping[NodeType, Mapping[str, Rows]]
     """Node type -> name -> ``[num_nodes, ...]``."""
-    node_tables: Mapping[NodeType, Path] = field(default_factory=dict)
+    node_tables: Mapping[NodeType, Path]
     """Node type -> a CSV or Parquet file with an id and numbers in each row."""
-    node_id: str | None = None
-    """Column of the ids in tables of nodes; ``None``: the first."""
-    raw: Mapping[Path, Rows] = field(default_factory=dict)
-    """Raw files among the sources, with dtype and width."""
+    raw: Mapping[Path, Rows]
+    """Raw files among the files of edges, with dtype and width."""
+
+    @property
+    def homogeneous(self) -> bool:
+        """Return whether the edges have no types."""
+        return self.files[0][0] == HOMOGENEOUS_EDGE
+
+    def write(self, writer: GraphWriter) -> None:
+        """Write the graph."""
+        edge_types = list(dict.fromkeys(edge_type for edge_type, _ in self.files))
+        node_types = list(dict.fromkeys(end for src, _, dst in edge_types for end in (src, dst)))
+        for name in (*self.num_nodes, *self.node_tensors, *self.node_tables):
+            if name not in node_types:
+                raise InputError(f"Expected the node types {node_types}, got '{name}'.")
+        if self.options.both_ways:
+            check_both_ways(edge_types)
+        files = [_EdgeFile(self.options, edge_type, path, self.raw.get(path)) for edge_type, path in self.files]
+        tables = {
+            name: NodeTable(name, _table(path, self.options), self.options.node_id)
+            for name, path in self.node_tables.items()
+        }
+        maps = _map_ids(self.options.ids, node_types, [*files, *tables.values()])
+        sorters: dict[EdgeType, EdgeSorter] = {}
+        for file in files:
+            for src, dst, columns in file.pieces(maps):
+                if file.edge_type not in sorters:
+                    kinds: dict[str, Kind] = {name: (v.dtype, tuple(v.shape[1:])) for name, v in columns.items()}
+                    sorters[file.edge_type] = writer.sorter(kinds)
+                if self.options.both_ways:
+                    src, dst, columns = both_ways(src, dst, columns)
+                sorters[file.edge_type].add(src, dst, columns)
+        for edge_type in edge_types:
+            if edge_type not in sorters:
+                sorters[edge_type] = writer.sorter({})  # no edges: the kinds of columns are not known
+        counts, least = {}, least_counts(sorters)
+        for name in node_types:
+            given = dict(self.node_tensors.get(name, {}))
+            rows, columns = tables[name].tensors(maps.get(name)) if name in tables else (None, {})
+            for twice in set(given) & set(columns):
+                path = self.node_tables[name]
+                raise InputError(f"{path}: has a column '{twice}', as --node-tensor has: rename one of them.")
+            counts[name] = self._count(name, least[name], maps, rows)
+            writer.add_nodes(name, counts[name], {**given, **columns}, ids=maps.get(name))
+        for edge_type, sorter in sorters.items():
+            writer.add_sorted(edge_type, sorter, counts[edge_type[0]], counts[edge_type[2]])
+
+    def _count(self, name: NodeType, least: int, maps: Mapping[NodeType, IdMap], rows: int | None) -> int:
+        """Return the number of nodes of a type. Its table has ``rows`` rows, if there is one."""
+        given = {"--num-nodes": self.num_nodes[name]} if name in self.num_nodes else {}
+        given |= {f"the tensor '{key}'": column.num_rows for key, column in self.node_tensors.get(name, {}).items()}
+        given |= {} if rows is None else {str(self.node_tables[name]): rows}
+        given |= {"the ids": len(maps[name])} if name in maps else {}
+        of = "" if name == HOMOGENEOUS_NODE else f" of '{name}'"
+        if len(set(given.values())) > 1:
+            counts = ", ".join(f"{count} from {origin}" for origin, count in given.items())
+            raise GraphError(f"Expected one number of nodes{of}, got {counts}.")
+        origin, count = next(iter(given.items()), ("", least))
+        if count < least:
+            raise GraphError(
+                f"Expected ids{of} below {count}, the number of nodes by {origin}, got {least - 1}. Correct either."
+            )
+        return count
 
 
-def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, report: Callable[[str], None]) -> None:
-    """Write the graph; ``report`` gets a sentence about every decision.
-
-    Raises:
-        InputError: a file or a column that is missing or cannot be understood.
-        GraphError: ids or numbers of nodes that do not fit.
-    """
-    edge_types = list(dict.fromkeys(edge_type for edge_type, _ in lists.sources))
-    node_types = list(dict.fromkeys(end for src, _, dst in edge_types for end in (src, dst)))
-    for name in (*lists.num_nodes, *lists.node_tensors, *lists.node_tables):
-        if name not in node_types:
-            raise InputError(f"Expected the node types {node_types}, got '{name}'.")
-    if lists.both_ways and any(src != dst for src, _, dst in edge_types):
-        raise InputError("Edges can be added in the other direction only if both ends are of the same node type.")
-    files = [_EdgeFile(lists, edge_type, path, report) for edge_type, path in lists.sources]
-    tables = {
-        name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, report)
-        for name, path in lists.node_tables.items()
-    }
-    maps = _map_ids(lists.ids, node_types, [*files, *tables.values()], report)
-    sorters: dict[EdgeType, EdgeSorter] = {}
-    for file in files:
-        kinds: dict[str, Kind] = {}
-        for src, dst, columns in file.pieces(maps):
-            if not kinds:
-                kinds = {name: (values.dtype, tuple(values.shape[1:])) for name, values in columns.items()}
-            if file.edge_type not in sorters:
-                sorters[file.edge_type] = writer.sorter(kinds)
-            if lists.both_ways:
-                src, dst = torch.stack([src, dst], 1).view(-1), torch.stack([dst, src], 1).view(-1)
-                columns = {name: values.repeat_interleave(2, 0) for name, values in columns.items()}
-            sorters[file.edge_type].add(src, dst, columns)
-    for edge_type in edge_types:
-        if edge_type not in sorters:
-            sorters[edge_type] = writer.sorter({})  # no edges: the kinds of columns are not known
-    found = {name: table.tensors(maps.get(name)) for name, table in tables.items()}
-    rows = {name: (tables[name].path, count) for name, (count, _) in found.items()}
-    counts = {name: _count(name, lists, sorters, maps, rows) for name in node_types}
-    for name in node_types:
-        given = dict(lists.node_tensors.get(name, {}))
-        columns = found[name][1] if name in found else {}
-        for twice in set(given) & set(columns):
-            raise InputError(f"{tables[name].path}: has a column '{twice}', as --node-tensor has: rename one of them.")
-        writer.add_nodes(name, counts[name], {**given, **columns}, ids=maps.get(name))
-    for edge_type, sorter in sorters.items():
-        writer.add_sorted(edge_type, sorter, counts[edge_type[0]], counts[edge_type[2]])
+def _table(path: Path, options: argparse.Namespace) -> Table:
+    return Table(path=path, header=not options.no_header, delimiter=options.delimiter)
 
 
 class _EdgeFile:
     """One file of edges."""
 
-    def __init__(self, lists: EdgeLists, edge_type: EdgeType, path: Path, report: Callable[[str], None]) -> None:
+    def __init__(self, options: argparse.Namespace, edge_type: EdgeType, path: Path, raw: Rows | None) -> None:
         self.edge_type, self._path = edge_type, path
         self.node_types = [edge_type[0], edge_type[2]]
-        self._table = Table(path=path, header=lists.header, delimiter=lists.delimiter) if is_table(path) else None
+        self._table = _table(path, options) if is_table(path) else None
         if self._table is None:
-            if lists.src is not None or lists.dst is not None or lists.columns:
+            if options.src or options.dst or options.edge_columns:
                 raise InputError(f"{path}: has no columns with names: leave --src, --dst and --edge-columns out.")
-            self._edge_index = EdgeIndexFile(path, raw=lists.raw.get(path))
+            self._edge_index = EdgeIndexFile(path, raw=raw)
             return
         known = self._table.columns()
         if len(known) < 2:
             raise InputError(f"{path}: expected at least two columns, got {known}. See --delimiter.")
-        self._ends = [lists.src or known[0], lists.dst or known[1]]
-        self._columns = list(lists.columns)
+        self._ends = [options.src or known[0], options.dst or known[1]]
+        self._columns = options.edge_columns.split(",") if options.edge_columns else []
         for name in (*self._ends, *self._columns):
             if name not in known:
                 raise InputError(f"{path}: expected a column of {known}, got '{name}'.")
@@ -211,17 +215,14 @@ class _EdgeFile:
 
 
 def _map_ids(
-    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]
+    ids: str | None, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable]
 ) -> dict[NodeType, IdMap]:
     """Return the map of ids of each node type that has one."""
-    mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, report)
+    mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files)
     collectors = {name: IdCollector() for name in node_types if name in mapped}
     for file in files:
-        ends = file.node_types
-        if not mapped & set(ends):
-            continue
-        for arrays in file.ends():
-            for end, name in enumerate(ends):
+        for arrays in file.ends() if mapped & set(file.node_types) else ():
+            for end, name in enumerate(file.node_types):
                 if name in collectors:
                     collectors[name].add(arrays[end], file.where(end))
     maps = {name: collector.finish() for name, collector in collectors.items()}
@@ -231,16 +232,18 @@ def _map_ids(
     return maps
 
 
-def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]) -> set[NodeType]:
-    """Return the node types with a table, and the types whose ids are texts or integers that cannot be nodes."""
+def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable]) -> set[NodeType]:
+    """Return the node types with a table, and the types whose ids are texts or integers that cannot be nodes.
+
+    Integers of a type are mapped if one is negative or above ``4 * n + 1,000,000`` for ``n`` ids, with duplicates.
+    """
     mapped = {file.node_types[0] for file in files if isinstance(file, NodeTable)}
     lowest: dict[NodeType, int] = {}
     highest: dict[NodeType, int] = {}
     seen: dict[NodeType, int] = {}
     for file in files:
-        ends = file.node_types
         for arrays in file.ends():
-            for end, name in enumerate(ends):
+            for end, name in enumerate(file.node_types):
                 if is_text(arrays[end]):
                     mapped.add(name)
                 elif len(arrays[end]):
@@ -248,43 +251,10 @@ def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], report: Callable[[str]
                     lowest[name] = min(lowest.get(name, int(values[0])), int(values.min()))
                     highest[name] = max(highest.get(name, 0), int(values.max()))
                     seen[name] = seen.get(name, 0) + len(values)
-            if mapped >= set(ends):
+            if mapped >= set(file.node_types):
                 break  # no need to look at the rest
     for name, count in seen.items():
         if name not in mapped and (lowest[name] < 0 or highest[name] > 4 * count + 1_000_000):
             report(f"Ids from {lowest[name]} to {highest[name]} at {count} ends of edges: they are mapped (see --ids).")
             mapped.add(name)
     return mapped
-
-
-def _count(
-    name: NodeType,
-    lists: EdgeLists,
-    sorters: Mapping[EdgeType, EdgeSorter],
-    maps: Mapping[NodeType, IdMap],
-    rows: Mapping[NodeType, tuple[Path, int]],
-) -> int:
-    """Return the number of nodes of a type."""
-    used = [s.num_src for (src, _, _), s in sorters.items() if src == name]
-    used += [s.num_dst for (_, _, dst), s in sorters.items() if dst == name]
-    least = max(used, default=0)
-    given = {"--num-nodes": lists.num_nodes[name]} if name in lists.num_nodes else {}
-    given |= {f"the tensor '{key}'": rows.num_rows for key, rows in lists.node_tensors.get(name, {}).items()}
-    if name in rows:
-        given |= {str(rows[name][0]): rows[name][1]}
-    if name in maps:
-        given |= {"the ids": len(maps[name])}
-    if len(set(given.values())) > 1:
-        raise GraphError(
-            f"Expected one number of nodes{_of(name)}, got {', '.join(f'{v} from {k}' for k, v in given.items())}."
-        )
-    origin, count = next(iter(given.items()), ("", least))
-    if count < least:
-        raise GraphError(
-            f"Expected ids{_of(name)} below {count}, the number of nodes by {origin}, got {least - 1}. Correct either."
-        )
-    return count
-
-
-def _of(name: NodeType) -> str:
-    return "" if name == HOMOGENEOUS_NODE else f" of '{name}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.files.ids import IdMap, whole_numbers
 from manyhop.files.tables import Table, is_table, tensor
 from manyhop.graph import NodeType
+from manyhop_tools.convert.source import report
 
 
 class NodeTable:
@@ -22,13 +23,12 @@ class NodeTable:
         node_type: of the nodes.
         table: the file.
         id_column: the column of ids; ``None``: the first.
-        report: gets a sentence about columns that are left out.
 
     Raises:
         InputError: a file or a column that is missing, or no table.
     """
 
-    def __init__(self, node_type: NodeType, table: Table, id_column: str | None, report: Callable[[str], None]) -> None:
+    def __init__(self, node_type: NodeType, table: Table, id_column: str | None) -> None:
         if not is_table(table.path):
             raise InputError(f"{table.path}: expected a CSV or Parquet file as a table of nodes. See --node-tensor.")
         self.path: Path = table.path

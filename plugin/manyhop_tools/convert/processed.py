@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from manyhop.files.formats import read_raw
 from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.rows import Rows
 from manyhop.files.saved_tensors import load_plain, mask_of
+from manyhop.files.sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_tools.convert.edge_lists import EdgeIndexFile
+from manyhop_tools.convert.source import least_counts, report
 
 _NAMES = {"node_feat": "x", "node_label": "y", "node_label_19": "y"}
 _RAW_WIDTH = {"node_feat": 1024, "node_label_19": None, "node_label_2K": None}  # of IGB's large files, float32
@@ -37,38 +38,32 @@ class Processed:
     """
 
     folder: Path
-    report: Callable[[str], None]
 
     @property
-    def is_homogeneous(self) -> bool:
+    def homogeneous(self) -> bool:
         """Return whether the graph has one node type and one edge type."""
         edge_types = [*self._edge_types()]
         return len(edge_types) == 1 and edge_types[0][0] == edge_types[0][2]
 
     def write(self, writer: GraphWriter) -> None:
-        """Write the graph.
-
-        Raises:
-            InputError: files that are missing or not as expected.
-            GraphError: ids or numbers of rows that do not fit.
-        """
-        meta = self._meta()
-        folders, one = self._edge_types(), self.is_homogeneous
-        edges = {t: EdgeIndexFile(path / "edge_index.npy", pairs=not meta) for t, path in folders.items()}
+        """Write the graph."""
+        meta, one = self._meta(), self.homogeneous
+        sorters: dict[EdgeType, EdgeSorter] = {}
+        for edge_type, path in self._edge_types().items():
+            sorters[edge_type] = writer.sorter({})
+            for src, dst in EdgeIndexFile(path / "edge_index.npy", pairs=not meta).pieces():
+                sorters[edge_type].add(src, dst, {})
         counts: dict[NodeType, int] = {}
-        for node_type in sorted({end for src, _, dst in edges for end in (src, dst)}):
+        for node_type, least in sorted(least_counts(sorters).items()):
             tensors = self._tensors(node_type)
             given = [meta[node_type]] if node_type in meta else [rows.shape[0] for rows in tensors.values()]
-            count = counts[node_type] = given[0] if given else _highest(edges, node_type) + 1
+            count = counts[node_type] = given[0] if given else least
             if not given:
-                self.report(f"{self.folder}: '{node_type}' has no tensors: {count} nodes, 1 + the highest id.")
+                report(f"{self.folder}: '{node_type}' has no tensors: {count} nodes, 1 + the highest id.")
             if node_type == "paper":
                 tensors |= self._masks(count)
             writer.add_nodes(HOMOGENEOUS_NODE if one else node_type, count, tensors)
-        for edge_type, file in edges.items():
-            sorter = writer.sorter({})
-            for src, dst in file.pieces():
-                sorter.add(src, dst, {})
+        for edge_type, sorter in sorters.items():
             ends = counts[edge_type[0]], counts[edge_type[2]]
             writer.add_sorted(HOMOGENEOUS_EDGE if one else edge_type, sorter, *ends)
         writer.add_others({name: value for name, value in meta.items() if name not in counts})
@@ -99,7 +94,7 @@ class Processed:
             if has_header or path.stem not in _RAW_WIDTH:
                 rows = open_rows(path)
             else:
-                self.report(f"{path}: has no header, so it is read as IGB's large sizes are, as raw float32.")
+                report(f"{path}: has no header, so it is read as IGB's large sizes are, as raw float32.")
                 rows = read_raw(path, torch.float32, _RAW_WIDTH[path.stem])
             found[_NAMES.get(path.stem, path.stem)] = rows
         return found
@@ -107,7 +102,7 @@ class Processed:
     def _masks(self, count: int) -> dict[str, Tensor | Rows]:
         path = self.folder / "split_dict.pt"
         if not path.exists():
-            self.report(
+            report(
                 f"{self.folder}: has no split, so the graph will have no masks (IGB's loader draws 60, 20 and 20 %)."
             )
             return {}
@@ -119,13 +114,3 @@ class Processed:
             for ours, theirs in _SPLITS.items()
             if theirs in split
         }
-
-
-def _highest(edges: Mapping[EdgeType, EdgeIndexFile], node_type: NodeType) -> int:
-    """Return the highest id of a type; -1 without edges."""
-    highest = -1
-    for (src_type, _, dst_type), file in edges.items():
-        for src, dst in file.pieces() if node_type in (src_type, dst_type) else ():
-            for name, ids in ((src_type, src), (dst_type, dst)):
-                highest = max(highest, int(ids.max())) if name == node_type else highest
-    return highest

@@ -7,22 +7,39 @@ import tempfile
 from pathlib import Path, PurePosixPath
 
 from manyhop.errors import InputError, MissingExtraError
+from manyhop_tools.convert.source import report
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*(::[a-z][a-z0-9+.-]*)*://")
 
 
-def address_in(text: str) -> str | None:
-    """Return the address that a text ends with, as in ``x=s3://bucket/x.npy``; ``None`` without one."""
-    found = _ADDRESS.search(text)
-    return None if found is None else text[found.start() :]
+def has_address(text: str) -> bool:
+    """Return whether a text ends with an address, as ``x=s3://bucket/x.npy`` does."""
+    return _ADDRESS.search(text) is not None
 
 
-def fetch(address: str, folder: Path) -> Path:
-    """Copy a file, or a folder with all in it, from an address. A raw file is copied with its manifest.
+class Copies:
+    """Copies of files at addresses, each in a folder of its own in ``folder``."""
 
-    Args:
-        address: what fsspec can open; credentials are those of its file systems (``FSSPEC_S3_KEY``, ...).
-        folder: receives a folder with the copy, which retains its name.
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._copies: dict[str, Path] = {}
+
+    def local(self, text: str, end: str) -> str:
+        """Replace an address in a text, which ends at the character ``end`` of its last part, by that of a copy."""
+        found = _ADDRESS.search(text)
+        if found is None:
+            return text
+        parent, slash, name = text[found.start() :].rpartition("/")
+        name, mark, rest = name.partition(end) if end else (name, "", "")
+        address = parent + slash + name
+        if address not in self._copies:
+            report(f"{address}: is copied.")
+            self._copies[address] = _fetch(address, self._folder)
+        return f"{text[: found.start()]}{self._copies[address]}{mark}{rest}"
+
+
+def _fetch(address: str, folder: Path) -> Path:
+    """Copy a file with the manifest of a raw file, or a folder with all in it, into a new folder in ``folder``.
 
     Raises:
         InputError: no such file, or no access.

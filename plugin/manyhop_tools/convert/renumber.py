@@ -8,7 +8,7 @@ as there are parts, and for any divisor of that number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from manyhop.files.stored_graph import Others, StoredEdges, StoredGraph, StoredN
 from manyhop.graph import HOMOGENEOUS_NODE, NodeType
 from manyhop.graph.metis import Ints, metis_parts
 from manyhop.system.memory import require_memory
+from manyhop_tools.convert.source import report
 
 Order = dict[NodeType, Tensor]
 """Node type -> ``[count] int64``: the node at the source that gets each number, ``0, 1, 2, ...``."""
@@ -33,7 +34,7 @@ Order = dict[NodeType, Tensor]
 _PIECE = 1 << 22  # edges at a time
 
 
-def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None]) -> Order:
+def metis_order(graph: StoredGraph, num_parts: int) -> Order:
     """Order nodes by the parts that METIS finds, across all node types, with few edges between parts.
 
     If a part has more nodes of a type than its share, the nodes with the fewest neighbours move to other parts.
@@ -41,7 +42,6 @@ def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None
     Args:
         graph: the graph on disk.
         num_parts: number of parts, of as many nodes of each type.
-        report: gets a sentence about the result.
 
     Raises:
         InputError: fewer nodes than parts, or no edges between different nodes.
@@ -69,13 +69,12 @@ def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None
     return order
 
 
-def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], report: Callable[[str], None]) -> Order:
+def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows]) -> Order:
     """Order nodes by parts that the user names; nodes of other types keep their order.
 
     Args:
         graph: the graph on disk.
         given: node type -> ``[count]`` integer, the part of each node, from 0.
-        report: gets a sentence about their sizes.
 
     Raises:
         InputError: another node type, shape or dtype; a negative part.
@@ -149,7 +148,7 @@ def _pieces(graph: StoredGraph) -> Iterator[tuple[Ints, Ints]]:
             yield src[piece].long().numpy() + first[src_type], dst[piece].long().numpy() + first[dst_type]
 
 
-def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Callable[[str], None]) -> None:
+def renumber(graph: StoredGraph, writer: GraphWriter, order: Order) -> None:
     """Write a graph whose nodes have other numbers: their tensors, edges, and node ids in other tensors.
 
     The folder has the number of each node at the source, or the id that it had there, in its file of ids. Edges of the
@@ -159,14 +158,13 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Call
         graph: what to write again.
         writer: of the new folder.
         order: node type -> ``[count] int64``, the node that gets each number; types that are not in it keep theirs.
-        report: gets a sentence about tensors that may hold node ids, but are not known to.
 
     Raises:
         InputError: a tensor holds nodes of multiple types.
     """
     new = {name: torch.empty_like(old).scatter_(0, old, torch.arange(len(old))) for name, old in order.items()}
     for name, nodes in graph.nodes.items():
-        others = _others(nodes.others, new, report)
+        others = _others(nodes.others, new)
         if name not in order:
             tensors, ids = nodes.tensors, None if nodes.ids is None else SourceIds.load(nodes.ids)
         else:
@@ -186,13 +184,13 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Call
             graph.nodes[edge_type[0]].count,
             graph.nodes[edge_type[2]].count,
             transposed=stored.transposed,
-            others=_others(stored.others, new, report),
+            others=_others(stored.others, new),
         )
-    writer.add_others(_others(graph.others, new, report))
+    writer.add_others(_others(graph.others, new))
     for tensors in [*(n.tensors for n in graph.nodes.values()), *(e.tensors for e in graph.edges.values())]:
         for name, rows in tensors.items():
             if "index" in name:  # nodes, by PyG's convention
-                _report_ids(name, rows.dtype, report)
+                _report_ids(name, rows.dtype)
 
 
 def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
@@ -205,7 +203,7 @@ def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
     return ids.taken(order)
 
 
-def _others(others: Others, new: Mapping[NodeType, Tensor], report: Callable[[str], None]) -> dict[str, Any]:
+def _others(others: Others, new: Mapping[NodeType, Tensor]) -> dict[str, Any]:
     found: dict[str, Any] = dict(others.values)
     for name, rows in others.tensors.items():
         tensor = tensor_of(rows)
@@ -217,12 +215,12 @@ def _others(others: Others, new: Mapping[NodeType, Tensor], report: Callable[[st
                 )
             found[name] = NodeIds(renumbered(tensor, types, new), types)
             continue
-        _report_ids(name, tensor.dtype, report)
+        _report_ids(name, tensor.dtype)
         found[name] = tensor
     return found
 
 
-def _report_ids(name: str, dtype: torch.dtype, report: Callable[[str], None]) -> None:
+def _report_ids(name: str, dtype: torch.dtype) -> None:
     if dtype in (torch.int32, torch.int64):
         report(f"'{name}' may hold node ids, but is not marked: its numbers are unchanged.")
 

@@ -26,12 +26,11 @@ Versions = tuple[tuple[int, int], tuple[int, int]]
 """The oldest version that works, and the newest that was tested: later ones are expected to work."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Diagnosis:
     """One line of the report."""
 
     topic: str
-    """Subject of the line."""
     state: State
     """``missing``: optional and not installed; ``broken``: unusable, or essential and not installed."""
     text: str
@@ -42,9 +41,9 @@ def version_in(topic: str, version: str, supported: Versions, advice: str) -> Di
     """Return whether a version that is installed is supported."""
     low, high = (f"{major}.{minor}" for major, minor in supported)
     if major_minor(version) < supported[0]:
-        return Diagnosis(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")
+        return Diagnosis(topic, "broken", f"{version}; manyhop needs {low} or later; {advice}")
     newer = f" (newer than {high}, the newest that was tested)" if major_minor(version) > supported[1] else ""
-    return Diagnosis(topic=topic, state="ok", text=version + newer)
+    return Diagnosis(topic, "ok", version + newer)
 
 
 TRITON = (OLDEST_TRITON, (3, 9))
@@ -92,23 +91,23 @@ def look() -> Facts:
 
     usable = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
     triton, wholegraph = installed_version(("triton",)), installed_version(_WHOLEGRAPH)
-    capabilities = [torch.cuda.get_device_capability(k) for k in usable]
+    load_wholegraph = partial(importlib.import_module, "pylibwholegraph.torch")
     return Facts(
         driver=nvml.driver(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
         names=tuple(
-            f"{torch.cuda.get_device_name(k)} ({a}.{b})" for k, (a, b) in zip(usable, capabilities, strict=True)
+            "{} ({}.{})".format(torch.cuda.get_device_name(k), *torch.cuda.get_device_capability(k)) for k in usable
         ),
         peers=all(torch.cuda.can_device_access_peer(a, b) for a in usable for b in usable if a != b),
         nccl=_nccl() if usable else None,
         triton=triton,
         wholegraph=wholegraph,
-        wholegraph_error=_import_error("pylibwholegraph.torch") if usable and wholegraph is not None else None,
+        wholegraph_error=error_of(load_wholegraph) if usable and wholegraph else None,
         rmm=installed_version(_RMM),
         cugraph=installed_version(_CUGRAPH),
         raft_dask=installed_version(_RAFT_DASK),
-        cugraph_error=_error_of(binding.load) if usable and binding.is_installed() else None,
+        cugraph_error=error_of(binding.load) if usable and binding.is_installed() else None,
         settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         compiled=_compile() if usable and triton is not None else None,
     )
@@ -121,25 +120,33 @@ def findings(facts: Facts) -> list[Diagnosis]:
         idle = "not needed without a GPU"
         versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph, "cuGraph": facts.cugraph}
         return found + [
-            Diagnosis(
-                topic=topic, state="missing" if version is None else "ok", text=f"{version or 'not installed'} ({idle})"
-            )
+            Diagnosis(topic, "missing" if version is None else "ok", f"{version or 'not installed'} ({idle})")
             for topic, version in versions.items()
         ]
     extra = pip_install(f"cu{(facts.cuda or '13').split('.')[0]}")
+    newer = "install a torch that brings a newer one: pip install 'torch>=2.9'"
+    error = facts.wholegraph_error
+    error = None if error is None else f"{error}; is it the one for CUDA {facts.cuda}, that of torch?"
     found += _memory(facts)
-    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra), _cugraph(facts)]
+    found += [
+        _optional("triton", facts.triton, TRITON, "sampling on GPUs", extra, update=newer),
+        *_kernels(facts),
+        _optional("pylibwholegraph", facts.wholegraph, RAPIDS, "placement='sharded'", extra, error=error),
+        _optional("rmm", facts.rmm, RAPIDS, "one pool of GPU memory for torch and RAPIDS", extra),
+        _cugraph(facts),
+    ]
     if len(facts.names) > 1:
-        found += [_peers(facts), _present("NCCL", facts.nccl, "not in this torch: ranks cannot exchange rows of GPUs")]
+        nccl = facts.nccl or "not in this torch: ranks cannot exchange rows of GPUs"
+        found += [_peers(facts), Diagnosis("NCCL", "missing" if facts.nccl is None else "ok", nccl)]
     return [*found, _allocator(facts)]
 
 
 def _gpus(facts: Facts) -> Diagnosis:
     if facts.names:
         driver = "" if facts.driver is None else f"; driver {facts.driver.version}"
-        return Diagnosis(topic="GPUs", state="ok", text=f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
+        return Diagnosis("GPUs", "ok", f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
     if facts.driver is None or not facts.driver.gpus:
-        return Diagnosis(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
+        return Diagnosis("GPUs", "missing", "none here; manyhop samples on the CPU")
     there = _counted([gpu.name for gpu in facts.driver.gpus])
     if facts.cuda is None:
         why = f"torch {facts.torch} was built without CUDA: install one with it, as described on https://pytorch.org"
@@ -150,7 +157,7 @@ def _gpus(facts: Facts) -> Diagnosis:
             f"torch {facts.torch} cannot use them: its CUDA {facts.cuda} may need a newer driver than "
             f"{facts.driver.version}; `python -c 'import torch; torch.cuda.init()'` says more"
         )
-    return Diagnosis(topic="GPUs", state="missing", text=f"{there}, but {why}; manyhop samples on the CPU")
+    return Diagnosis("GPUs", "missing", f"{there}, but {why}; manyhop samples on the CPU")
 
 
 def _memory(facts: Facts) -> list[Diagnosis]:
@@ -160,15 +167,25 @@ def _memory(facts: Facts) -> list[Diagnosis]:
     for gpu in nvml.visible(facts.driver.gpus):
         link = "" if gpu.pcie is None else f", {gpu.pcie}"
         parts.append(f"{gpu.index}: {in_units(gpu.free)} of {in_units(gpu.total)} free{link}")
-    return [Diagnosis(topic="GPU memory", state="ok", text="; ".join(parts))]
+    return [Diagnosis("GPU memory", "ok", "; ".join(parts))]
 
 
-def _triton(facts: Facts, extra: str) -> Diagnosis:
-    if facts.triton is None:
-        return Diagnosis(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
-    return version_in(
-        "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.9'"
-    )
+def _optional(
+    topic: str,
+    version: str | None,
+    supported: Versions,
+    purpose: str,
+    install: str,
+    *,
+    error: str | None = None,
+    update: str | None = None,
+) -> Diagnosis:
+    """Report a package: ``version`` installed, which cannot be imported because of ``error``."""
+    if version is None:
+        return Diagnosis(topic, "missing", f"not installed; {purpose} needs it: {install}")
+    if error is not None:
+        return Diagnosis(topic, "broken", f"{version}, but it cannot be imported: {error} {install}")
+    return version_in(topic, version, supported, update or install)
 
 
 def _kernels(facts: Facts) -> list[Diagnosis]:
@@ -179,31 +196,11 @@ def _kernels(facts: Facts) -> list[Diagnosis]:
         first = str(result).strip().splitlines()[0] if str(result).strip() else type(result).__name__
         advice = "install a C compiler, such as gcc" if "compiler" in str(result).lower() else "see the message"
         text = f"a small one does not compile: {type(result).__name__}: {first[:200]}; {advice}"
-        return [Diagnosis(topic="GPU kernels", state="broken", text=text)]
+        return [Diagnosis("GPU kernels", "broken", text)]
     text = f"a small one compiles in {result.seconds:.2f} s; {result.kept} are kept below {result.folder}"
     if not result.writable:
         text += ", which cannot be written to: every process compiles anew; set TRITON_CACHE_DIR to a folder of yours"
-    return [Diagnosis(topic="GPU kernels", state="ok", text=text)]
-
-
-def _wholegraph(facts: Facts, extra: str) -> Diagnosis:
-    if facts.wholegraph is None:
-        text = f"not installed; tables spread over several GPUs (placement='sharded') need it: {extra}"
-        return Diagnosis(topic="pylibwholegraph", state="missing", text=text)
-    if facts.wholegraph_error is not None:
-        text = (
-            f"{facts.wholegraph}, but it cannot be imported: {facts.wholegraph_error}; is it the one for CUDA "
-            f"{facts.cuda}, that of torch? {extra}"
-        )
-        return Diagnosis(topic="pylibwholegraph", state="broken", text=text)
-    return version_in("pylibwholegraph", facts.wholegraph, RAPIDS, extra)
-
-
-def _rmm(facts: Facts, extra: str) -> Diagnosis:
-    if facts.rmm is None:
-        text = f"not installed; one pool of GPU memory for torch and RAPIDS needs it: {extra}"
-        return Diagnosis(topic="rmm", state="missing", text=text)
-    return version_in("rmm", facts.rmm, RAPIDS, extra)
+    return [Diagnosis("GPU kernels", "ok", text)]
 
 
 def _cugraph(facts: Facts) -> Diagnosis:
@@ -211,36 +208,32 @@ def _cugraph(facts: Facts) -> Diagnosis:
     if facts.cugraph is None or facts.raft_dask is None:
         lacking = "raft-dask" if facts.cugraph is not None else "pylibcugraph"
         text = f"{lacking} is not installed; graphs over the GPUs of all nodes (engine='cugraph') need it: {command}"
-        return Diagnosis(topic="cuGraph", state="missing", text=text)
+        return Diagnosis("cuGraph", "missing", text)
     if facts.cugraph_error is not None:
         text = f"{facts.cugraph}, but it cannot be loaded: {facts.cugraph_error}; {command}"
-        return Diagnosis(topic="cuGraph", state="broken", text=text)
+        return Diagnosis("cuGraph", "broken", text)
     if facts.cugraph != facts.raft_dask:
         text = f"{facts.cugraph}, with raft-dask {facts.raft_dask}: they have to be of one release; {command}"
-        return Diagnosis(topic="cuGraph", state="broken", text=text)
+        return Diagnosis("cuGraph", "broken", text)
     return version_in("cuGraph", facts.cugraph, RAPIDS, command)
 
 
 def _peers(facts: Facts) -> Diagnosis:
     if facts.peers:
-        return Diagnosis(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
+        return Diagnosis("peer access", "ok", f"all {len(facts.names)} GPUs read each other's memory")
     text = "not between all GPUs: instead of sharded, tables are replicated, pinned or distributed"
-    return Diagnosis(topic="peer access", state="missing", text=text)
+    return Diagnosis("peer access", "missing", text)
 
 
 def _allocator(facts: Facts) -> Diagnosis:
     if not facts.settings:
         text = f"segments of fixed sizes; import manyhop before the GPU is used, or set {VARIABLES[0]}={SETTING}"
-        return Diagnosis(topic="GPU allocator", state="missing", text=text)
+        return Diagnosis("GPU allocator", "missing", text)
     settings = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
     if any(SETTING.lower() in value.lower().replace(" ", "") for value in facts.settings.values()):
-        return Diagnosis(topic="GPU allocator", state="ok", text=settings)
+        return Diagnosis("GPU allocator", "ok", settings)
     text = f"{settings}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
-    return Diagnosis(topic="GPU allocator", state="ok", text=text)
-
-
-def _present(topic: str, version: str | None, absent: str) -> Diagnosis:
-    return Diagnosis(topic=topic, state="missing" if version is None else "ok", text=version or absent)
+    return Diagnosis("GPU allocator", "ok", text)
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -257,11 +250,7 @@ def _nccl() -> str | None:
     return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
 
 
-def _import_error(module: str) -> str | None:
-    return _error_of(partial(importlib.import_module, module))
-
-
-def _error_of(load: Callable[[], object]) -> str | None:
+def error_of(load: Callable[[], object]) -> str | None:
     """Return why something cannot be loaded; ``None``: it can."""
     try:
         with warnings.catch_warnings():

@@ -1,7 +1,0 @@
-"""``python -m manyhop_tools.cli``."""
-
-import sys
-
-from manyhop_tools.cli import main
-
-sys.exit(main())
