@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.ranks.world import current_rank
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, add_reverses, num_hops
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop_cugraph import binding
@@ -255,11 +255,7 @@ class Pending:
         for seeds in self._seeds:
             edges = self._sampler.edges_of(seeds, found)
             samples += decode(edges, seeds, numbering, disjoint=spec.disjoint)
-        if spec.reverse is not None:
-            from manyhop.sampling.gpu.induced import add_reverses
-
-            return add_reverses(samples, spec.reverse)
-        return samples
+        return samples if spec.reverse is None else add_reverses(samples, spec.reverse)
 
 
 def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:

@@ -22,9 +22,8 @@ def check(graph, spec, batches, inducer=None):
     inducer = inducer or Inducer(place(graph, DEVICE), DEVICE)
     samples = [nodes.sample(request) for request in batches]
     on_device = [replace(s, node=moved(s.node, DEVICE), tree=moved(s.tree, DEVICE)) for s in samples]
-    got = inducer.replace_edges(on_device)
-    assert len(got) == len(batches)
-    for a, request in zip(got, batches, strict=True):
+    inducer.replace_edges(on_device)
+    for a, request in zip(on_device, batches, strict=True):
         assert_equal(a, both.sample(request))
     return inducer
 
@@ -62,4 +61,4 @@ def test_no_batches():
     graph = build_graph(
         {HOMOGENEOUS_NODE: 3}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.zeros(1).long(), col=torch.zeros(1).long())}
     )
-    assert Inducer(place(graph, DEVICE), DEVICE).replace_edges([]) == []
+    Inducer(place(graph, DEVICE), DEVICE).replace_edges([])

@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cpu_cases import assert_equal
 from reference_worlds import NUM_NODES, TYPES, ask, fanouts, make_world
 
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling.contract import add_reverses
 from manyhop.sampling.reference import picks as picks
 from manyhop.sampling.reference.picks import alias_table
 
@@ -197,6 +199,13 @@ def test_bidirectional(seeds, disjoint):
     for e, (j, i) in zip(sampled.edge_id[TYPES[0]].tolist(), pairs(sampled, TYPES[0]), strict=True):
         first.setdefault((j, i), e)
     assert ids == {p: first[p] if p in first else first[p[::-1]] for p in ids}
+
+
+def test_reverses_of_several_samples_are_those_of_each():
+    reverse = {TYPES[0]: TYPES[0], TYPES[2]: TYPES[1]}
+    samples = [ask(make_world(6), NeighborSpec(fanouts=fanouts(2, 2)), seeds) for seeds in SEEDS]
+    for together, sample in zip(add_reverses(samples, reverse), samples, strict=True):
+        assert_equal(together, *add_reverses([sample], reverse))
 
 
 def test_bidirectional_types_without_a_reverse_stay_as_sampled():

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
@@ -188,8 +190,6 @@ class EdgeRequest:
 
     def all_dst(self) -> Tensor:
         """Return ``[num_ends] int64``: ``dst``, then given negatives: ``[i, a]`` as ``a * num_edges + i``."""
-        import torch
-
         if self.neg_dst is None:
             return self.dst
         on_gpu = self.dst if self.dst.is_cuda else self.neg_dst
@@ -232,8 +232,6 @@ class SampledSubgraph:
 
     def edge_index(self, edge_type: EdgeType) -> Tensor:
         """Return ``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy if they are adjacent."""
-        import torch
-
         row, col = self.row[edge_type], self.col[edge_type]
         n = row.numel()
         if (
@@ -243,30 +241,46 @@ class SampledSubgraph:
             return row.as_strided((2, n), (n, 1))
         return torch.stack([row, col])
 
-    def with_reverses(self, reverse: Mapping[EdgeType, EdgeType]) -> SampledSubgraph:
-        """Join the edges of each type ``t`` with the reversed edges of ``reverse[t]``.
 
-        The joined edges are sorted by (col, row), each pair once. If both directions or parallel edges give the same
-        pair, the edge that was sampled first keeps its id. Types that ``reverse`` does not name are unchanged.
+def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, EdgeType]) -> list[SampledSubgraph]:
+    """Join the edges of each type ``t`` with the reversed edges of ``reverse[t]``.
 
-        Returns:
-            The sample with ``num_sampled_nodes`` and ``num_sampled_edges`` ``None``, and ``edge_id`` ``None`` for types
-            whose reverses came from another type.
-        """
-        import torch
+    The joined edges are sorted by (col, row), each pair once. If both directions or parallel edges give the same
+    pair, the edge that was sampled first keeps its id. Types that ``reverse`` does not name are unchanged.
 
-        row, col, edge_id = dict(self.row), dict(self.col), dict(self.edge_id)
-        for t, r in reverse.items():
-            both_row = torch.cat([self.row[t], self.col[r]])
-            both_col = torch.cat([self.col[t], self.row[r]])
-            key, order = torch.sort(both_col * max(self.node[t[0]].numel(), 1) + both_row, stable=True)
-            first = torch.ones_like(key, dtype=torch.bool)
-            first[1:] = key[1:] != key[:-1]
-            order = order[first]
-            row[t], col[t] = torch.stack([both_row[order], both_col[order]])
-            ids = self.edge_id[t]
-            edge_id[t] = torch.cat([ids, ids])[order] if r == t and ids is not None else None
-        return replace(self, row=row, col=col, edge_id=edge_id, num_sampled_nodes=None, num_sampled_edges=None)
+    Args:
+        samples: samples on one device. All are sorted at once, as a GPU is slow at many small tasks.
+        reverse: edge type -> the edge type of its reverses.
+
+    Returns:
+        The samples with ``num_sampled_nodes`` and ``num_sampled_edges`` ``None``, and ``edge_id`` ``None`` for types
+        whose reverses came from another type.
+    """
+    found = [
+        replace(s, row={**s.row}, col={**s.col}, edge_id={**s.edge_id}, num_sampled_nodes=None, num_sampled_edges=None)
+        for s in samples
+    ]
+    parts = [(sample, t, r) for sample in found for t, r in reverse.items()]
+    if not parts:
+        return found
+    row = torch.cat([x for s, t, r in parts for x in (s.row[t], s.col[r])])
+    col = torch.cat([x for s, t, r in parts for x in (s.col[t], s.row[r])])
+    sizes = [s.row[t].numel() + s.row[r].numel() for s, t, r in parts]
+    widths = [max(s.node[t[0]].numel(), 1) for s, t, _ in parts]
+    bases = list(accumulate((w * s.node[t[2]].numel() for w, (s, t, _) in zip(widths, parts, strict=True)), initial=0))
+    size, width, base = torch.tensor([sizes, widths, bases[:-1]]).to(row.device, non_blocking=True)
+    part = torch.repeat_interleave(size, output_size=row.numel())
+    key, order = torch.sort(base[part] + col * width[part] + row, stable=True)
+    first = torch.ones_like(key, dtype=torch.bool)
+    torch.ne(key[1:], key[:-1], out=first[1:])
+    order = order[first]
+    bounds = torch.searchsorted(part[order], torch.arange(len(parts) + 1, device=row.device)).tolist()
+    joined = [order[begin:end] for begin, end in pairwise(bounds)]
+    for (sample, t, r), edges, begin in zip(parts, joined, accumulate(sizes, initial=0), strict=False):
+        ids = sample.edge_id[t]
+        sample.row[t], sample.col[t] = torch.stack([row[edges], col[edges]])
+        sample.edge_id[t] = ids[(edges - begin) % max(ids.numel(), 1)] if r == t and ids is not None else None
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

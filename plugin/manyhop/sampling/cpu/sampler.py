@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, Graph
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph, add_reverses
 from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import (
@@ -247,4 +247,4 @@ class CPUSampler(HostSampler):
             num_sampled_nodes=nodes_after,
             num_sampled_edges=edges_per_hop,
         )
-        return sample if spec.reverse is None else sample.with_reverses(spec.reverse)
+        return sample if spec.reverse is None else add_reverses([sample], spec.reverse)[0]

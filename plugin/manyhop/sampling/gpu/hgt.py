@@ -15,7 +15,7 @@ from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.gpu.induced import Inducer, tile_of
+from manyhop.sampling.gpu.induced import Inducer, sample_of, tile_of
 from manyhop.sampling.gpu.kernels import hgt as kernels
 from manyhop.sampling.gpu.transfer import (
     Readback,
@@ -327,25 +327,12 @@ class PendingHGT:
                 check_request(self._sampler.graph, self._sampler.spec, request)
         counts = np.vstack([self._num_seeds.ravel(), state[3:-1]])
         num_types, nodes_at, sizes = len(self._types), self._plan.nodes_at.tolist(), counts[-1].tolist()
-        nodes = [
-            {t: self._node.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
-            for b in range(len(self._requests))
-        ]
-        copies = [
-            {t: self._copy.narrow(0, nodes_at[s], sizes[s]) for s, t in enumerate(self._types, b * num_types)}
-            for b in range(len(self._requests))
-        ]
-        edges = self._sampler._inducer.begin(nodes, keys=self._keys, copies=copies).finish()
-        added = np.diff(counts, axis=0, prepend=0)
-        return [
-            SampledSubgraph(
-                node=nodes[b],
-                row=edges[b].row,
-                col=edges[b].col,
-                edge_id=edges[b].edge_id,
-                tree=None,
-                num_sampled_nodes={t: added[:, s].tolist() for s, t in enumerate(self._types, b * num_types)},
-                num_sampled_edges=None,
-            )
-            for b in range(len(self._requests))
-        ]
+        samples, copies, added = [], [], np.diff(counts, axis=0, prepend=0)
+        for begin in range(0, len(sizes), num_types):
+            node, per_hop = {}, {}
+            for s, t in enumerate(self._types, begin):
+                node[t], per_hop[t] = self._node.narrow(0, nodes_at[s], sizes[s]), added[:, s].tolist()
+                copies.append(self._copy.narrow(0, nodes_at[s], sizes[s]))
+            samples.append(sample_of(node, per_hop))
+        self._sampler._inducer.replace_edges(samples, keys=self._keys, copies=copies)
+        return samples

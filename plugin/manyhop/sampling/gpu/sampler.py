@@ -11,8 +11,8 @@ import torch
 from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.gpu.induced import Inducer, add_reverses, drop_excluded
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, add_reverses
+from manyhop.sampling.gpu.induced import Inducer, drop_excluded
 from manyhop.sampling.gpu.launch.plan import Plan, Shape
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
@@ -165,12 +165,11 @@ class Pending:
         return run_on(self._stream, self._complete)
 
     def _complete(self) -> list[SampledSubgraph]:
-        samples, sampler = self._directional(), self._sampler
-        if sampler._inducer is not None:
-            return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
-        if sampler.spec.reverse is not None:
-            return add_reverses(samples, sampler.spec.reverse)
-        return samples
+        samples, spec, inducer = self._directional(), self._sampler.spec, self._sampler._inducer
+        if inducer is not None:
+            inducer.replace_edges(samples)
+            drop_excluded(samples, self._requests)
+        return samples if spec.reverse is None else add_reverses(samples, spec.reverse)
 
     def _directional(self) -> list[SampledSubgraph]:
         """Return the samples with the edges that were sampled, in one direction."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph, num_hops
+from manyhop.sampling.contract import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph, add_reverses, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
 
@@ -232,4 +232,4 @@ class ReferenceSampler:
             num_sampled_nodes={t: f.per_hop() for t, f in nodes.items()} if directional else None,
             num_sampled_edges={t: e.per_hop for t, e in edges.items()} if directional else None,
         )
-        return sample if spec.reverse is None else sample.with_reverses(spec.reverse)
+        return sample if spec.reverse is None else add_reverses([sample], spec.reverse)[0]
