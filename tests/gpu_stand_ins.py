@@ -88,7 +88,7 @@ def pyg_works_on(patch: Patch, device: torch.device | None) -> None:
     patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: device)
 
 
-class PendingTypedEdges:
+class PendingEdges:
     """Samples around seed edges when it is finished, by the CPU's samplers of ``samplers``."""
 
     def __init__(self, samplers: Any, batches: Any) -> None:

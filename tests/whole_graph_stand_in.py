@@ -107,7 +107,7 @@ def install(patch: Any = setattr) -> Binding:
     if patch is setattr and _installed:
         return _installed[0]
     import fast_interpreter  # noqa: F401
-    from gpu_stand_ins import PendingTypedEdges, Positions, pyg_works_on, stand_for_gpu
+    from gpu_stand_ins import PendingEdges, Positions, pyg_works_on, stand_for_gpu
 
     import manyhop.features.exchange.gpu.exchange
     import manyhop.sampling
@@ -128,7 +128,7 @@ def install(patch: Any = setattr) -> Binding:
     stand_for_gpu(patch, memory=None)
     pyg_works_on(patch, CPU)
     sys.modules["manyhop.loading.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
-    sys.modules["manyhop.sampling.gpu.edges"] = SimpleNamespace(PendingTypedEdges=PendingTypedEdges)  # type: ignore[assignment]
+    sys.modules["manyhop.sampling.gpu.edges"] = SimpleNamespace(PendingEdges=PendingEdges)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
     patch(places, "page_locked", lambda rows: rows)

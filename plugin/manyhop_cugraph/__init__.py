@@ -1,6 +1,6 @@
 """The cuGraph backend: a graph whose edges are spread over the GPUs of all ranks, sampled together. No Dask.
 
-The engine loads this package as a :class:`manyhop.sampling.engines.CollectiveBackend`.
+The engine loads this package by :func:`manyhop.sampling.engines.collective_backend`.
 """
 
 from manyhop_cugraph.engine import CuGraphSampler as make_sampler  # noqa: N813

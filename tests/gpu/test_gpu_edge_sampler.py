@@ -75,7 +75,7 @@ def test_equals_the_cpu(graph, device, timed, weighted, mode):
     gpu = GPUEdgeSampler(OnHost(nodes), graph, RATES, device="cuda", **options)
     cpu = EdgeSampler(nodes, graph, RATES, **options)
     requests = list(batches(graph, 4, 3000, timed=timed, device=device))
-    for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
+    for ((got,), _), request in zip(gpu.begin(requests).finish(), requests, strict=True):
         on_host = {n: getattr(request, n) for n in ("src", "dst", "time_max")}
         on_host = {n: None if x is None else x.cpu() for n, x in on_host.items()}
         expected = cpu.sample(EdgeRequest(key=request.key, edge_type=RATES, **on_host))
@@ -112,7 +112,7 @@ def test_with_the_gpu_sampler_inside(graph, mode, timed):
     gpu = GPUEdgeSampler(GPUSampler(placed, spec, device="cuda"), placed, RATES, device="cuda", **options)
     cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
     requests = list(batches(graph, 3, 500, timed=timed, device="cpu"))
-    for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
+    for ((got,), _), request in zip(gpu.begin(requests).finish(), requests, strict=True):
         expected = cpu.sample(request)
         check_indices(got, expected)
         assert_equal_on_gpu(got.subgraph, expected.subgraph)

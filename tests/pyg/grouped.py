@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, PendingTypedEdges, Positions, exchange_nothing, pyg_works_on, stand_for_gpu
+from gpu_stand_ins import CPU, PendingEdges, Positions, exchange_nothing, pyg_works_on, stand_for_gpu
 from helpers_pyg import all_same
 
 import manyhop.sampling
@@ -37,7 +37,7 @@ class StandIn:
         return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
 
-class StandInOfEdges(PendingTypedEdges):
+class StandInOfEdges(PendingEdges):
     """The same for seed edges."""
 
     def __init__(self, samplers: Any, batches: Any) -> None:
@@ -56,7 +56,7 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]
         monkeypatch.setattr(importlib.import_module("manyhop.loading.pipeline.gpu"), "GPUPositions", Positions)
     else:
         monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
-    types = SimpleNamespace(PendingTypedEdges=StandInOfEdges)
+    types = SimpleNamespace(PendingEdges=StandInOfEdges)
     monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.edges", types)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))

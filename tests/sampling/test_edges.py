@@ -213,7 +213,7 @@ class TestErrors:
             ([1, 2], [1], {}, "as many sources"),
             ([20], [1], {}, "got 20"),
             ([1], [-1], {}, "got -1"),
-            ([1, 2], [3, 4], {"time_max": [1]}, "time_max as int64 of shape \\[2\\]"),
+            ([1, 2], [3, 4], {"time_max": [1]}, "time_max as an int64 tensor of shape \\[2\\]"),
             ([1], [3], {"time_min": [1]}, "time_max with time_min"),
             ([1], [3], {"time_max": [1]}, "disjoint=True"),
         ],

@@ -51,7 +51,7 @@ def check(sampler, reference, requests):
         assert got in errors
         return
     assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
+    for ((a,), _), b in zip(got, expected, strict=True):
         assert_equal_edges(a, b)
 
 
@@ -80,7 +80,7 @@ def test_with_the_gpu_sampler_inside(disjoint):
     gpu = GPUEdgeSampler(GPUSampler(place(graph, DEVICE), spec, device=DEVICE), graph, RATES, device=DEVICE, **options)
     cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
     requests = [request([1, 2, 5], [3, 4, 3], batch=b) for b in range(2)]
-    for got, one in zip(gpu.begin(requests).finish(), requests, strict=True):
+    for ((got,), _), one in zip(gpu.begin(requests).finish(), requests, strict=True):
         assert_equal_edges(got, cpu.sample(one))
 
 
@@ -106,7 +106,7 @@ def test_what_no_attempt_finds_is_chosen_exactly(mode, disjoint):
     requests = [request(list(range(20)), list(range(20)), batch=b) for b in range(3)]
     pending = gpu.begin(requests)
     assert (pending._ends._late.wait()[1] > 0).item()  # some were left over
-    for got, one in zip(pending.finish(), requests, strict=True):
+    for ((got,), _), one in zip(pending.finish(), requests, strict=True):
         assert_equal_edges(got, cpu.sample(one))
 
 

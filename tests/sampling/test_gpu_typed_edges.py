@@ -18,7 +18,7 @@ from manyhop.sampling import (
     NegativeSpec,
     NeighborSpec,
 )
-from manyhop.sampling.gpu.edges import PendingTypedEdges
+from manyhop.sampling.gpu.edges import PendingEdges
 from manyhop.sampling.seed_edges import sample_together
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -86,7 +86,7 @@ def test_as_on_the_cpu(options, negatives):
     engine = GPUSampler(placed, spec, device=DEVICE)
     on_gpu = [GPUEdgeSampler(engine, placed, t, negatives=negatives, disjoint=disjoint, device=DEVICE) for t in SIZES]
     batches = [requests_of(graph, b, negatives, timed="temporal" in options) for b in range(3)]
-    pending = PendingTypedEdges(on_gpu, batches)
+    pending = PendingEdges(on_gpu, batches)
     if negatives is not None and negatives.exclude_true:
         assert (pending._ends._late.wait()[1] > 0).item()  # what no attempt has found
     results = pending.finish()
@@ -104,4 +104,4 @@ def test_wrong_seeds():
     samplers = [GPUEdgeSampler(engine, graph, t, device=DEVICE) for t in SIZES]
     likes, *others = requests_of(graph, 0, None)
     with pytest.raises(InputError, match=r"in \[0, 7\), got 9"):
-        PendingTypedEdges(samplers, [[replace(likes, dst=torch.full_like(likes.dst, 9)), *others]])
+        PendingEdges(samplers, [[replace(likes, dst=torch.full_like(likes.dst, 9)), *others]])

@@ -51,8 +51,8 @@ class TestErrors:
         ("times", "message"),
         [
             ({}, "pass time_max"),
-            ({"time_max": {"a": [1, 2]}}, "time_max of shape \\(1,\\)"),
-            ({"time_max": {"a": [1]}, "time_min": {}}, "time_min of shape \\(1,\\)"),
+            ({"time_max": {"a": [1, 2]}}, "time_max as an int64 tensor of shape \\[1\\]"),
+            ({"time_max": {"a": [1]}, "time_min": {}}, "time_min as an int64 tensor of shape \\[1\\]"),
         ],
     )
     def test_temporal_request(self, times, message):
@@ -62,8 +62,15 @@ class TestErrors:
 
     def test_dtype_of_seeds(self):
         sampler = ReferenceSampler(make_world(0).graph, NeighborSpec(fanouts=fanouts(1)))
-        with pytest.raises(InputError, match="int64 tensor, got"):
+        with pytest.raises(InputError, match="seed nodes as a 1-dimensional int64 tensor"):
             sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([1], dtype=torch.int32)}))
+
+    def test_dtype_of_times(self):
+        spec = NeighborSpec(fanouts=fanouts(1), temporal="last", disjoint=True)
+        one = {"a": torch.tensor([1])}
+        request = NodeRequest(key=BatchKey(0, 0, 0), seeds=one, time_max={"a": one["a"].int()})
+        with pytest.raises(InputError, match="time_max as an int64 tensor"):
+            CPUSampler(make_world(0, times=True).graph, spec).sample(request)
 
 
 def of_no_memory(kind, count=1):
@@ -86,5 +93,5 @@ class TestTensorsWithoutMemory:
         one = {"a": torch.tensor([1])}
         given = {"seeds": one} | ({"time_max": one, "time_min": one} if times else {})
         given[which] = {TYPES[0] if which == "exclude" else "a": of_no_memory(kind)}
-        with pytest.raises(InputError, match="as a dense tensor in memory"):
+        with pytest.raises(InputError, match=r"in memory.*, got a tensor"):
             backend(graph, spec).sample(NodeRequest(key=BatchKey(1, 0, 0), **given))

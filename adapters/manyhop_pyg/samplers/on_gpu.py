@@ -195,7 +195,7 @@ class GPUSampling:
         exclusion: Exclusion | None,
     ) -> Finish:
         """Launch the sampling around seed edges, without the edges of ``exclusion``."""
-        from manyhop.sampling.gpu.edges import PendingTypedEdges
+        from manyhop.sampling.gpu.edges import PendingEdges
 
         _, edges = self._follow(sampler)
         inputs = list(inputs)
@@ -211,7 +211,7 @@ class GPUSampling:
             )
             for index, key in zip(inputs, keys, strict=True)
         ]
-        pending = PendingTypedEdges(engines, requests)
+        pending = PendingEdges(engines, requests)
         columns = [columns_of_edges(index) for index in inputs]
         sent = iter(upload([column for of_batch in columns for column in of_batch], self.device))
 

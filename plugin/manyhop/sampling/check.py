@@ -179,19 +179,16 @@ def check_request(
     if request.exclude is not None:
         if isinstance(spec, HGTSpec):
             raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
-        _check_exclude(graph, request.exclude)
+        _known("exclude", "edge type", request.exclude, graph.edge_types)
+        for edge_type, ids in request.exclude.items():
+            _check_ids(f"ids of edges to exclude{of_type(edge_type)}", ids)
     for node_type, seeds in request.seeds.items():
         if node_type not in graph.num_nodes:
             _known("seeds", "node type", (node_type,), graph.node_types)
         check_ids("seed nodes", seeds, graph, node_type, in_range=in_range)
-        if request.time_max is None:
-            continue
-        for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
-            if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
-                got = tuple(times[node_type].shape) if node_type in times else "nothing"
-                raise InputError(f"Expected {name} of shape {tuple(seeds.shape)}{of_type(node_type)}, got {got}.")
-            if times is not None:
-                _check_memory(name, times[node_type])
+        for name, by_type in (("time_max", request.time_max), ("time_min", request.time_min)):
+            if by_type is not None:
+                _check_times(name, by_type.get(node_type), seeds, of_type(node_type))
 
 
 def check_seed_edges(
@@ -221,13 +218,8 @@ def check_seed_edges(
     check_ids("source nodes", request.src, graph, src_type, in_range=in_range)
     check_ids("destination nodes", request.dst, graph, dst_type, in_range=in_range)
     for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
-        if times is not None and (times.shape != request.src.shape or times.dtype != torch.int64):
-            raise InputError(
-                f"Expected {name} as int64 of shape {list(request.src.shape)}, one per seed edge, got {times.dtype} "
-                f"of shape {list(times.shape)}."
-            )
         if times is not None:
-            _check_memory(name, times)
+            _check_times(name, times, request.src)
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max with time_min. Pass both.")
     if request.time_max is not None and not disjoint:
@@ -246,17 +238,6 @@ def _check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
             f"Expected negatives of shape {list(expected)}, a row of destinations per seed edge, got "
             f"{list(request.neg_dst.shape)}."
         )
-
-
-def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
-    _known("exclude", "edge type", exclude, graph.edge_types)
-    for edge_type, ids in exclude.items():
-        if ids.dtype != torch.int64 or ids.dim() != 1:
-            raise InputError(
-                f"Expected edges to exclude{of_type(edge_type)} as a 1-dimensional int64 tensor of ids, got "
-                f"{ids.dtype} of shape {list(ids.shape)}."
-            )
-        _check_memory("edges to exclude", ids)
 
 
 def check_negatives(
@@ -293,21 +274,27 @@ def check_ids(what: str, ids: Tensor, graph: Graph, node_type: NodeType, *, in_r
 
     Ids of a type without nodes are always rejected: kernels replace bad ids by node 0, which does not exist then.
     """
-    if ids.dtype != torch.int64 or ids.dim() != 1:
-        raise InputError(
-            f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
-        )
-    _check_memory(what, ids)
+    _check_ids(what, ids)
     num_nodes = graph.num_nodes[node_type]
     if in_range or num_nodes == 0:
         advice = "Check the ids, or the number of nodes that the graph was built with."
         check_range(f"{what}{of_type(node_type)}", ids, num_nodes, advice=advice)
 
 
-def _check_memory(what: str, tensor: Tensor) -> None:
-    """Raise InputError for a tensor without memory, such as a FakeTensor: kernels read it by its address."""
-    if not has_memory(tensor):
-        raise InputError(f"Expected {what} as a dense tensor in memory, got {describe(tensor)}. Convert it.")
+# Kernels read tensors by their address: those without memory, such as a FakeTensor, are rejected.
+
+
+def _check_ids(what: str, ids: Tensor) -> None:
+    if ids.dtype != torch.int64 or ids.dim() != 1 or not has_memory(ids):
+        raise InputError(f"Expected {what} as a 1-dimensional int64 tensor in memory, got {describe(ids)}. Convert it.")
+
+
+def _check_times(name: str, times: Tensor | None, seeds: Tensor, of: str = "") -> None:
+    if times is None or times.dtype != torch.int64 or times.shape != seeds.shape or not has_memory(times):
+        got = "nothing" if times is None else describe(times)
+        raise InputError(
+            f"Expected {name} as an int64 tensor of shape {list(seeds.shape)} in memory, one per seed{of}, got {got}."
+        )
 
 
 def _same_keys(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from manyhop.sampling.contract import (
     NodeRequest,
     Pending,
     SampledSubgraph,
-    Sampler,
 )
 from manyhop.sampling.cpu.workspace import Empty, describe_edges, empty
 from manyhop.system.threads import in_forked_children
@@ -92,16 +91,23 @@ def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
     key = repr(spec)
     with _lock:
         engines = known(placed).engines
-        engine = engines.get(key)
+        engine: Engine | None = engines.get(key)
         if engine is None:
-            if placed.where == "pinned":
-                engine = PinnedEngine(placed, spec)
-            elif placed.where == "distributed":
-                engine = _with_cugraph(placed, spec)
-            else:
-                engine = engine_for(placed.graph, spec, placed.device, backend="gpu")
-            engines[key] = engine
+            engine = engines[key] = _engine_of(placed, spec)
         return engine
+
+
+def _engine_of(placed: PlacedGraph, spec: Spec) -> Engine:
+    if placed.where == "pinned":
+        return PinnedEngine(placed, spec)
+    if placed.where != "distributed":
+        return engine_for(placed.graph, spec, placed.device, backend="gpu")
+    if not isinstance(spec, NeighborSpec):
+        raise InputError(
+            f"Expected neighbour sampling with engine='cugraph', got {type(spec).__name__}. Leave engine out."
+        )
+    engine: Engine = collective_backend().make_sampler(placed.memory, spec)
+    return engine
 
 
 class CollectiveEngine(Engine, Protocol):
@@ -111,25 +117,14 @@ class CollectiveEngine(Engine, Protocol):
     """The number of seeds that one request of this rank covers."""
 
 
-class CollectiveBackend(Protocol):
-    """A module that samples a topology whose edges are spread over the GPUs of all ranks."""
+def collective_backend() -> Any:
+    """Return the module that samples a topology whose edges are spread over the GPUs of all ranks, imported once used.
 
-    def spread(self, graph: Graph, device: torch.device, *, timeout: float) -> Any:
-        """Spread the edges of a graph. All ranks call it."""
-
-    def build_bytes(self, graph: Graph) -> int:
-        """Return the bytes that all GPUs together need while the topology is built."""
-
-    def make_sampler(self, spread: Any, spec: NeighborSpec) -> CollectiveEngine:
-        """Return an engine over spread edges."""
-
-    def drain(self, *, timeout: float) -> None:
-        """Help other ranks until none has batches to sample. All ranks call it."""
-
-
-def collective_backend() -> CollectiveBackend:
-    """Return the backend, which is imported when it is first used."""
-    return cast(CollectiveBackend, import_module("manyhop_cugraph"))
+    It has ``build_bytes(graph)``, the bytes that all GPUs together need to build the topology; ``spread(graph, device,
+    timeout=)`` and ``drain(timeout=)``, which all ranks call to spread the edges and to help others until none has
+    batches to sample; ``make_sampler(spread, spec)``, which returns a :class:`CollectiveEngine`.
+    """
+    return import_module("manyhop_cugraph")
 
 
 def suits_cugraph(spec: Spec) -> bool:
@@ -137,31 +132,32 @@ def suits_cugraph(spec: Spec) -> bool:
     return isinstance(spec, NeighborSpec) and spec.subgraph != "induced" and spec.temporal is None
 
 
-def _with_cugraph(placed: PlacedGraph, spec: Spec) -> Engine:
-    """Return the engine of a topology that is spread over the GPUs of all ranks."""
-    if not isinstance(spec, NeighborSpec):
-        raise InputError(
-            f"Expected neighbour sampling with engine='cugraph', got {type(spec).__name__}. Leave engine out."
-        )
-    return collective_backend().make_sampler(placed.memory, spec)
+class HostEngine:
+    """An engine over tables in CPU memory, one batch after the other.
 
+    Samplers hold the addresses of tables: one is made when it is first needed, and again when the tables have moved.
 
-_S = TypeVar("_S", bound=Sampler)
+    Args:
+        graph: the topology, in CPU memory.
+        make: makes the sampler.
 
-
-class _Following(Generic[_S]):
-    """A sampler over tables in CPU memory, built when it is first needed and again when they have moved.
-
-    Samplers hold the addresses of tables.
+    Raises:
+        GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
     """
 
     collective = False
 
-    def __init__(self, tables: list[Tensor] | None, make: Callable[[], _S]) -> None:
-        self._tables, self._make = tables, make
-        self._made: tuple[list[int], _S] | None = None  # in one piece: other threads read it
+    def __init__(self, graph: Graph, make: Callable[[], Any]) -> None:
+        self._graph, self._make = graph, make
+        self._tables = self._find_tables() if graph.is_made else None
+        self._made: tuple[list[int], Any] | None = None  # in one piece: other threads read it
 
-    def _current(self) -> _S:
+    def _find_tables(self) -> list[Tensor]:
+        describe_edges(self._graph)
+        return self._graph.tables()
+
+    def prepare(self) -> Any:
+        """Return the sampler for the tables where they are now; load or compile its kernels, allocate its memory."""
         if self._tables is None:
             self._tables = self._find_tables()
         addresses = [t.data_ptr() for t in self._tables]
@@ -173,36 +169,10 @@ class _Following(Generic[_S]):
                     made = self._made = addresses, self._make()
         return made[1]
 
-    def _find_tables(self) -> list[Tensor]:
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        """Make the sampler for the tables where they are now: load or compile kernels, allocate memory."""
-        self._current()
-
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
-        return self._current().sample(request)
-
-
-class HostEngine(_Following[Sampler]):
-    """An engine that samples on the CPU, one batch after the other.
-
-    Args:
-        graph: the topology, in CPU memory.
-        make: builds the sampler.
-
-    Raises:
-        GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
-    """
-
-    def __init__(self, graph: Graph, make: Callable[[], Sampler]) -> None:
-        self._graph = graph
-        super().__init__(self._find_tables() if graph.is_made else None, make)
-
-    def _find_tables(self) -> list[Tensor]:
-        describe_edges(self._graph)
-        return self._graph.tables()
+        sample: SampledSubgraph = self.prepare().sample(request)
+        return sample
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """Store the batches; they are sampled when they are requested."""
@@ -219,7 +189,7 @@ class _Deferred:
         return [self._engine.sample(request) for request in self._requests]
 
 
-class PinnedEngine(_Following[Engine]):
+class PinnedEngine(HostEngine):
     """An engine of a GPU over tables in pinned memory of the host, which are pinned again when they have moved.
 
     Args:
@@ -232,13 +202,16 @@ class PinnedEngine(_Following[Engine]):
             placed.pin_again()
             return engine_for(placed.graph, spec, placed.device, backend="gpu")
 
-        on_host = [table for table in placed.graph.tables() if table.device.type == "cpu"]
-        super().__init__(on_host, make)
+        super().__init__(placed.graph, make)
         self.prepare()
+
+    def _find_tables(self) -> list[Tensor]:
+        return [table for table in self._graph.tables() if table.device.type == "cpu"]
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """Begin to sample multiple batches, on the current stream."""
-        return self._current().begin(requests)
+        pending: Pending = self.prepare().begin(requests)
+        return pending
 
 
 _lock = threading.Lock()

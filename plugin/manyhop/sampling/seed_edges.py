@@ -153,7 +153,9 @@ def sample_together(
     local: dict[tuple[int, int], Tensor] = {}
     for node_type, found in pieces.items():
         ids = torch.cat([piece.ids for piece in found])
-        seeds[node_type], index = (ids, torch.arange(ids.numel())) if disjoint else _unique(ids)
+        seeds[node_type], index = (
+            (ids, torch.arange(ids.numel())) if disjoint else torch.unique(ids, return_inverse=True)
+        )
         sizes = [piece.ids.numel() for piece in found]
         local.update(zip([piece.place for piece in found], torch.split(index, sizes), strict=True))
     subgraph = samplers[0].sampler.sample(
@@ -167,14 +169,7 @@ def sample_together(
     )
     check_trees(subgraph, disjoint=disjoint)
     edges = [
-        describe(
-            sampler.negatives,
-            one.src.numel(),
-            subgraph,
-            local[i, 0],
-            local[i, 1],
-            None if one.time_max is None else _repeat(one.time_max, local[i, 0].numel()),
-        )
+        _result(sampler.negatives, one, subgraph, local[i, 0], local[i, 1])
         for i, (sampler, one) in enumerate(zip(samplers, requests, strict=True))
     ]
     if not disjoint:
@@ -188,24 +183,24 @@ def check_trees(subgraph: SampledSubgraph, *, disjoint: bool) -> None:
         raise InputError(f"Expected a sampler with disjoint={disjoint}, got one that differs.")
 
 
-def describe(
+def _result(
     negatives: NegativeSpec | None,
-    num_pos: int,
+    request: EdgeRequest,
     subgraph: SampledSubgraph,
     src_index: Tensor,
     dst_index: Tensor,
-    time_max: Tensor | None,
 ) -> SampledEdges:
-    """Return the result for ``num_pos`` seed edges, from local ids of all sources and of all destinations."""
-    triplet = negatives is not None and negatives.mode == "triplet"
-    amount = int(negatives.amount) if negatives is not None and triplet else 0
+    """Return the result for seed edges, from local ids of all sources and of all destinations."""
+    num_pos, drawn = request.src.numel(), None
+    if negatives is not None and negatives.mode == "triplet":
+        drawn = dst_index[num_pos:].view(int(negatives.amount), num_pos).t().contiguous()
     return SampledEdges(
         subgraph=subgraph,
         src_index=src_index,
-        dst_index=dst_index[:num_pos] if triplet else dst_index,
-        dst_neg_index=dst_index[num_pos:].view(amount, num_pos).t().contiguous() if triplet else None,
+        dst_index=dst_index if drawn is None else dst_index[:num_pos],
+        dst_neg_index=drawn,
         num_pos=num_pos,
-        time_max=time_max,
+        time_max=None if request.time_max is None else _repeat(request.time_max, src_index.numel()),
     )
 
 
@@ -239,9 +234,3 @@ def _times(
 def _repeat(values: Tensor, n: int) -> Tensor:
     """Return ``[n]``: entry ``j`` is ``values[j % len(values)]``."""
     return values if n == values.numel() else values[torch.arange(n) % max(values.numel(), 1)]
-
-
-def _unique(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sorted unique ids, and the position of each of ``ids`` among them."""
-    unique, inverse = torch.unique(ids, return_inverse=True)
-    return unique, inverse

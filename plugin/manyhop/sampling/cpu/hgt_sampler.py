@@ -102,15 +102,15 @@ class CPUHGTSampler(HostSampler):
         self._kernels.draw_nodes(ws.nodes, ws.mode, *budgets, memory.sums.ctypes.data, num_samples, ws.key, hop)
 
     def _result(self, ws: Workspace, counts: list[list[int]]) -> SampledSubgraph:
-        types, limit = self.graph.node_types, -1 if self.spec.max_neighbors is None else self.spec.max_neighbors
+        limit = -1 if self.spec.max_neighbors is None else self.spec.max_neighbors
         outputs = induced_edges(ws, self._edges, self._empty, limit)
         found = dict(zip(self.graph.edge_types, outputs, strict=True))
         return SampledSubgraph(
-            node=node_columns(ws, types, ("node",), self._empty)[0],
+            node=node_columns(ws, self._node_types, ("node",), self._empty)[0],
             row={t: pair[0] for t, (pair, _) in found.items()},
             col={t: pair[1] for t, (pair, _) in found.items()},
             edge_id={t: edge_id for t, (_, edge_id) in found.items()},
             tree=None,
-            num_sampled_nodes=nodes_per_hop(types, counts),
+            num_sampled_nodes=nodes_per_hop(self._node_types, counts),
             num_sampled_edges=None,
         )

@@ -18,6 +18,7 @@ from manyhop.sampling.cpu.workspace import (
     Empty,
     Table,
     Workspace,
+    allocate_edges,
     describe_edges,
     empty,
     induced_edges,
@@ -53,15 +54,15 @@ class HostSampler:
         graph, spec = self.graph, self.spec
         self._edges = describe_edges(graph, temporal=isinstance(spec, NeighborSpec) and spec.temporal is not None)
         self._edges["pages"] = pages_edges(graph)
+        self._node_types = graph.node_types
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
-        self._type_index = {t: i for i, t in enumerate(graph.node_types)}
         self._local = threading.local()
 
     def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
         """Reserve memory for the seeds. Return their table for kernels, and tensors that must outlive the batch."""
         rows, keep = [], []
         for node_type, ids in request.seeds.items():
-            t = self._type_index[node_type]
+            t = self._node_types.index(node_type)
             keep.append(ids.contiguous())
             rows.append((t, keep[-1].data_ptr(), ids.numel()))
             ws.reserve_seeds(t, ids.numel())
@@ -206,26 +207,19 @@ class CPUSampler(HostSampler):
 
     def _allocate(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
         """Allocate the tensors of all edges, ``([2, n], [n])`` per type, for the kernel."""
-        outputs, addresses = [], []
-        for n in (ws.found["num_done"] + ws.found["total"]).tolist():
-            pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)
-            outputs.append((pair, edge_id))
-            address = pair.data_ptr()
-            addresses.append((address, address + 8 * n, edge_id.data_ptr()))
+        outputs, addresses = allocate_edges((ws.found["num_done"] + ws.found["total"]).tolist(), self._empty)
         if addresses:  # none without edge types
             ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
         return outputs
 
     def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
-        graph, spec = self.graph, self.spec
+        spec, num_types = self.spec, len(self._num_nodes)
         if spec.subgraph == "induced":
             outputs = induced_edges(ws, self._edges, self._empty)
-        elif ws.mode["keep_all"][0]:
+        elif ws.mode["keep_all"][0] or self._num_hops == 0:
             outputs = kept_edges(ws, self._empty)
-        elif self._num_hops == 0:
-            outputs = self._allocate(ws)
         columns = ("node", "tree") if spec.disjoint else ("node",)
-        node, *tree = node_columns(ws, graph.node_types, columns, self._empty)
+        node, *tree = node_columns(ws, self._node_types, columns, self._empty)
         row, col = {}, {}
         edge_id: dict[EdgeType, Tensor | None] = {}
         for (edge_type, _, _), (pair, ids) in zip(self._types, outputs, strict=True):
@@ -233,11 +227,8 @@ class CPUSampler(HostSampler):
             edge_id[edge_type] = ids
         nodes_after, edges_per_hop = None, None
         if spec.subgraph == "directional":
-            num_types = len(self._num_nodes)
-            nodes_after = nodes_per_hop(graph.node_types, [n[:num_types] for n in counts])
-            edges_per_hop = {
-                edge_type: [n[num_types + i] for n in counts[1:]] for i, edge_type in enumerate(graph.edge_types)
-            }
+            nodes_after = nodes_per_hop(self._node_types, [n[:num_types] for n in counts])
+            edges_per_hop = {t: [n[i] for n in counts[1:]] for i, (t, _, _) in enumerate(self._types, num_types)}
         sample = SampledSubgraph(
             node=node,
             row=row,

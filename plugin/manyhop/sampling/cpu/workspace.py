@@ -24,6 +24,8 @@ TABLE_OF_ALL_NODES = 1 << 25
 LARGE = 1 << 28
 """Bytes that are taken without asking the system how many are free, which takes longer than a small batch."""
 
+_KEPT = ("kept_row", "kept_col", "kept_id")
+
 LIMIT = 2**31 - 1
 """Slots hold stamp + local id as a number of 31 bits."""
 
@@ -121,21 +123,24 @@ class Workspace:
         if array is None or array.size < 2 * n:
             self._new("nodes", self.nodes, t, "copy", 2 * n, np.uint32)
 
+    def _reserve(self, capacity: str, t: int, n: int, columns: dict[str, npt.DTypeLike], keep: int = 0) -> None:
+        if n > self.found[capacity][t]:
+            n = n + n // 4 + 64
+            for column, dtype in columns.items():
+                self._new("found", self.found, t, column, n, dtype, keep)
+            self.found[capacity][t] = n
+
     def reserve_frontier(self, t: int, n: int) -> None:
         """Reserve memory for the ranges of ``n`` frontier nodes of edge type ``t``; drops existing entries."""
-        if n > self.found["frontier_capacity"][t]:
-            n = n + n // 4 + 64
-            for column, dtype in (("start", np.uint64), ("degree", np.uint32), ("take", np.uint32)):
-                self._new("found", self.found, t, column, n, dtype)
-            self.found["frontier_capacity"][t] = n
+        self._reserve("frontier_capacity", t, n, {"start": np.uint64, "degree": np.uint32, "take": np.uint32})
 
     def reserve_edges(self, t: int, n: int, keep: int) -> None:
         """Reserve memory for ``n`` edges of type ``t``, and keep the first ``keep``."""
-        if n > self.found["kept_capacity"][t]:
-            n = n + n // 4 + 64
-            for column in ("kept_row", "kept_col", "kept_id"):
-                self._new("found", self.found, t, column, n, np.int64, keep)
-            self.found["kept_capacity"][t] = n
+        self._reserve("kept_capacity", t, n, dict.fromkeys(_KEPT, np.int64), keep)
+
+    def reserve_picked(self, t: int, n: int, keep: int) -> None:
+        """Reserve memory for ``n`` edges of type ``t`` that are picked ahead, and keep the first ``keep``."""
+        self._reserve("picked_capacity", t, n, {"picked": np.uint64, "picked_weight": np.float32}, keep)
 
     def exclude(self, t: int, ids: Tensor | None) -> None:
         """Exclude edges ``ids [n] int64`` of type ``t`` from the next batch; the tensor must outlive it."""
@@ -149,14 +154,6 @@ class Workspace:
         if array is None or array.size < size:
             self._new("found", self.found, t, "excluded", size, np.int64)
         self.found["excluded_mask"][t] = size - 1
-
-    def reserve_picked(self, t: int, n: int, keep: int) -> None:
-        """Reserve memory for ``n`` edges of type ``t`` that are picked ahead, and keep the first ``keep``."""
-        if n > self.found["picked_capacity"][t]:
-            n = n + n // 4 + 64
-            self._new("found", self.found, t, "picked", n, np.uint64, keep)
-            self._new("found", self.found, t, "picked_weight", n, np.float32, keep)
-            self.found["picked_capacity"][t] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
         """Return ``[n] float32``: weights of picked edges of type ``t``; valid until the next batch."""
@@ -271,21 +268,29 @@ def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> di
     return {t: [b - a for a, b in pairwise((0, *n))] for t, n in zip(node_types, totals, strict=True)}
 
 
+def allocate_edges(
+    counts: Sequence[int], empty: Empty
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[int, int, int]]]:
+    """Allocate edges of each type, ``([2, n], [n]) int64``. Return them, and the addresses of rows, columns and ids."""
+    edges = [(empty((2, n), torch.int64), empty((n,), torch.int64)) for n in counts]
+    addresses = [
+        (pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr())
+        for n, (pair, edge_id) in zip(counts, edges, strict=True)
+    ]
+    return edges, addresses
+
+
 def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     """Return the edges that hops have kept, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
-    found: list[tuple[Tensor, Tensor]] = []
-    moves = []
     counts = ws.found["num_done"].tolist()
-    kept = [ws.found[column].tolist() for column in ("kept_row", "kept_col", "kept_id")]
-    for n, *own in zip(counts, *kept, strict=True):
-        pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
-        to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
-        moves += [(a, b, n) for a, b in zip(own, to, strict=True)]
-        found.append((pair, edge_id))
+    edges, addresses = allocate_edges(counts, empty)
+    kept = zip(*(ws.found[column].tolist() for column in _KEPT), strict=True)
+    each = zip(counts, kept, addresses, strict=True)
+    moves = [(a, b, n) for n, own, to in each for a, b in zip(own, to, strict=True)]
     copy_arrays(np.array(moves, np.int64).reshape(-1, 3))
-    return found
+    return edges
 
 
 def induced_edges(ws: Workspace, edges: c.Records, empty: Empty, limit: int = -1) -> list[tuple[Tensor, Tensor]]:
@@ -294,23 +299,15 @@ def induced_edges(ws: Workspace, edges: c.Records, empty: Empty, limit: int = -1
     Args:
         limit: cut longer columns to a choice of this many entries; -1: not.
     """
-    from manyhop.sampling.cpu.kernels.hop import copy_arrays
     from manyhop.sampling.cpu.kernels.induced import induce_edges
 
-    found: list[tuple[Tensor, Tensor]] = []
     for i in range(len(edges)):
         state, capacity, finished = np.zeros(3, np.int64), c.CHUNK, 0
         while not finished:
             capacity *= 2
             ws.reserve_edges(i, capacity, int(state[0]))
-            kept = []
-            for name in ("row", "col", "id"):
-                kept.append(int(ws.found[f"kept_{name}"][i]))
-                ws.found[f"out_{name}"][i] = kept[-1]
+            for out, kept in zip(("out_row", "out_col", "out_id"), _KEPT, strict=True):
+                ws.found[out][i] = ws.found[kept][i]
             finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, limit, ws.key, state, capacity)
-        n = int(state[0])
-        pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
-        to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()
-        copy_arrays(np.array([(a, b, n) for a, b in zip(kept, to, strict=True)], np.int64))
-        found.append((pair, edge_id))
-    return found
+        ws.found["num_done"][i] = state[0]
+    return kept_edges(ws, empty)

@@ -111,28 +111,12 @@ class GPUEdgeSampler(EdgeSampler):
         Raises:
             InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
         """
-        return self.begin([request]).finish()[0]
+        (((sampled,), _),) = self.begin([request]).finish()
+        return sampled
 
     def begin(self, requests: Sequence[EdgeRequest]) -> PendingEdges:
-        """Enqueue the sampling of multiple batches on the current stream.
-
-        Args:
-            requests: the batches, with tensors on the CPU or on the device.
-
-        Raises:
-            InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
-        """
-        self.check_all(requests)
+        """Enqueue the sampling of multiple batches of this type; see :class:`PendingEdges`."""
         return PendingEdges([self], [[request] for request in requests])
-
-    def check_all(self, requests: Sequence[EdgeRequest]) -> None:
-        """Raise InputError if requests do not fit the graph, the sampler or each other, except for ranges of ids."""
-        if not requests:
-            raise InputError("Expected at least one request, got none.")
-        self.check_each(requests, in_range=False)  # ranges are checked by the kernel
-        for name in ("time_max", "time_min"):
-            if len({getattr(request, name) is None for request in requests}) > 1:
-                raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
 
     def check_each(self, requests: Sequence[EdgeRequest], *, in_range: bool = True) -> None:
         """Raise InputError if a request does not fit the graph or the sampler; the range of ids is optional."""
@@ -143,10 +127,26 @@ class GPUEdgeSampler(EdgeSampler):
 
 
 class PendingEdges:
-    """Batches of seed edges in flight; created by :meth:`GPUEdgeSampler.begin`."""
+    """Batches of seed edges in flight, enqueued on the current stream.
+
+    Args:
+        samplers: one per edge type, over the same engine, on one device.
+        batches: for each batch one request per edge type, with the same key, and tensors on the CPU or on the device;
+            the first names the edges that the sample must not have.
+
+    Raises:
+        InputError: a request does not fit the graph or its sampler, or there is no negative to draw.
+    """
 
     def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
+        if not batches:
+            raise InputError("Expected at least one request, got none.")
         self._samplers, self._batches, self._disjoint = samplers, batches, samplers[0].disjoint
+        for sampler, requests in zip(samplers, zip(*batches, strict=True), strict=True):
+            sampler.check_each(requests, in_range=False)  # ranges are checked by the kernel
+            for name in ("time_max", "time_min"):
+                if len({getattr(request, name) is None for request in requests}) > 1:
+                    raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
         self._stream = current_stream(samplers[0].device)
         with on_stream(self._stream):
             self._ends = Endpoints(samplers, batches)
@@ -154,14 +154,24 @@ class PendingEdges:
                 self._ends.repair()
             self._pending = self._begin_nodes()
 
-    def finish(self) -> list[SampledEdges]:
-        """Wait for the device's counts, and return the samples.
+    def finish(self) -> list[tuple[list[SampledEdges], Tensor | None]]:
+        """Wait for the device's counts, and return the result of ``sample_together`` for each batch.
 
         Raises:
-            InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
+            InputError: a request does not fit the graph or the sampler, there is no negative to draw, or the engine
+                keeps other trees than a sampler.
         """
         with on_stream(self._stream):
-            return [edges for (edges,) in self._results()]
+            if self._disjoint and self._ends.repair():
+                self._pending = self._begin_nodes()
+            trees: Sequence[Tensor | None] = [None] * len(self._batches)
+            if self._disjoint:
+                edges = [self._ends.layout.seed_edges(b) for b in range(len(self._batches))]
+                trees = upload(edges, self._samplers[0].device)
+            return [
+                ([self._result(b, i, subgraph) for i in range(len(self._samplers))], trees[b])
+                for b, subgraph in enumerate(self._pending())
+            ]
 
     def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
         """Enqueue the sampling around the endpoints. Return the function that finishes it."""
@@ -189,15 +199,6 @@ class PendingEdges:
         first, pitch = b * len(layout.types), layout.pitch
         return {t: rows.narrow(0, r * pitch, counts[r]) for r, t in enumerate(layout.types, first)}
 
-    def _results(self) -> list[list[SampledEdges]]:
-        """Return the results of each batch, by edge type."""
-        if self._disjoint and self._ends.repair():
-            self._pending = self._begin_nodes()
-        return [
-            [self._result(b, i, subgraph) for i in range(len(self._samplers))]
-            for b, subgraph in enumerate(self._pending())
-        ]
-
     def _result(self, b: int, i: int, subgraph: SampledSubgraph) -> SampledEdges:
         check_trees(subgraph, disjoint=self._disjoint)
         launch, part, negatives = self._ends.launch, self._ends.layout.parts[i][b], self._samplers[i].negatives
@@ -214,38 +215,6 @@ class PendingEdges:
             num_pos=part.num_pos,
             time_max=launch.out_max.narrow(0, part.src_at, part.num_src) if timed else None,
         )
-
-
-class PendingTypedEdges(PendingEdges):
-    """Batches of seed edges of multiple types in flight.
-
-    Args:
-        samplers: one per edge type, over the same engine, on one device.
-        batches: for each batch one request per edge type, with the same key; the first names the edges that the sample
-            must not have.
-
-    Raises:
-        InputError: a request does not fit the graph or its sampler, or there is no negative to draw.
-    """
-
-    def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
-        for sampler, requests in zip(samplers, zip(*batches, strict=True), strict=True):
-            sampler.check_all(requests)
-        super().__init__(samplers, batches)
-
-    def finish(self) -> list[tuple[list[SampledEdges], Tensor | None]]:  # type: ignore[override]
-        """Return the result of ``sample_together`` for each batch.
-
-        Raises:
-            InputError: a sampler that keeps other trees than its engine.
-        """
-        with on_stream(self._stream):
-            results = self._results()
-            trees: Sequence[Tensor | None] = [None] * len(results)
-            if self._disjoint:
-                edges = [self._ends.layout.seed_edges(b) for b in range(len(results))]
-                trees = upload(edges, self._samplers[0].device)
-            return list(zip(results, trees, strict=True))
 
 
 class Endpoints:

@@ -17,7 +17,7 @@ from manyhop.sampling.gpu.launch.plan import Plan, Shape
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
-from manyhop.sampling.gpu.transfer import kernel_device, run_on
+from manyhop.sampling.gpu.transfer import kernel_device, on_stream
 
 _SPARE = 4  # times the batches of a launch: capacity of its pool
 
@@ -150,7 +150,8 @@ class Pending:
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
         self._stream = sampler._current_stream()
-        self._launches = run_on(self._stream, sampler._launches, requests, self._stream)
+        with on_stream(self._stream):
+            self._launches = sampler._launches(requests, self._stream)
 
     def finish(self) -> list[SampledSubgraph]:
         """Wait for the sizes of the samples, and enqueue the kernels that write them, on the stream of ``begin``.
@@ -162,14 +163,12 @@ class Pending:
             InputError: a seed is not a node of the graph.
             CapacityError: a batch is too large.
         """
-        return run_on(self._stream, self._complete)
-
-    def _complete(self) -> list[SampledSubgraph]:
-        samples, spec, inducer = self._directional(), self._sampler.spec, self._sampler._inducer
-        if inducer is not None:
-            inducer.replace_edges(samples)
-            drop_excluded(samples, self._requests)
-        return samples if spec.reverse is None else add_reverses(samples, spec.reverse)
+        with on_stream(self._stream):
+            samples, reverse, inducer = self._directional(), self._sampler.spec.reverse, self._sampler._inducer
+            if inducer is not None:
+                inducer.replace_edges(samples)
+                drop_excluded(samples, self._requests)
+            return samples if reverse is None else add_reverses(samples, reverse)
 
     def _directional(self) -> list[SampledSubgraph]:
         """Return the samples with the edges that were sampled, in one direction."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_NO_CHANGE = nullcontext()
 
 
 def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
@@ -43,24 +42,12 @@ def current_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     """Make the stream and its device current within a context; cheap if they are already."""
-    return nullcontext() if _is_current(stream) else torch.cuda.stream(stream)
-
-
-def run_on(stream: torch.cuda.Stream | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return ``work(*args, **kwargs)``, run with the stream current; cheaper than a context if it is already."""
-    if _is_current(stream):
-        return work(*args, **kwargs)
-    with torch.cuda.stream(stream):
-        return work(*args, **kwargs)
-
-
-def _is_current(stream: torch.cuda.Stream | None) -> bool:
-    if stream is None:
-        return True
-    device = stream.device_index
-    return bool(
-        torch._C._cuda_getDevice() == device and torch._C._cuda_getCurrentRawStream(device) == stream.cuda_stream
-    )
+    if stream is None or (
+        torch._C._cuda_getDevice() == stream.device_index
+        and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
+    ):
+        return _NO_CHANGE
+    return torch.cuda.stream(stream)
 
 
 def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:

@@ -28,8 +28,8 @@ from manyhop.sampling.gpu.launch.plan import (
     bits_of_entries,
     make_segments,
     make_type_ranges,
-    on_device,
 )
+from manyhop.sampling.gpu.transfer import upload
 
 # Slots of the hash table per node: many while the table is well inside the L2 cache, otherwise as few as possible.
 SPARSE, DENSE = 8, 2
@@ -212,7 +212,7 @@ class DeviceMemory:
         num_slots = max(min(sparse, SPARSE_TABLE), dense)
         weights = torch.zeros(extent.num_edges if plan.weighs else 1, dtype=torch.float32, device=device)
         return cls(
-            tables=Tables(*on_device(static, device)),
+            tables=Tables(*upload(static, device)),
             seeds=Seeds(
                 time_max=ints(timed),
                 time_min=ints(timed),

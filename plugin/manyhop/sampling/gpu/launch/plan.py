@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import Graph
@@ -256,15 +254,6 @@ def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int
             "Use smaller fanouts or batches."
         )
     return pos_bits, key_bits, 63 - pos_bits - key_bits
-
-
-def on_device(tables: Sequence[Ints], device: torch.device) -> Sequence[Tensor]:
-    """Copy tables to the device at once; each is flat and aligned to 16 bytes."""
-    sizes = [-(-table.size // 2) * 2 for table in tables]
-    flat = np.zeros(sum(sizes), np.int64)
-    for table, at in zip(tables, _begins(np.array(sizes)), strict=True):
-        flat[at : at + table.size] = table.ravel()
-    return torch.from_numpy(flat).to(device).split_with_sizes(sizes)
 
 
 def _begins(sizes: Ints) -> Ints:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import sub
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from manyhop.graph import EdgeType
+from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling.contract import SampledSubgraph
 from manyhop.sampling.gpu.kernels.hops.nodes import SHARING
 from manyhop.sampling.gpu.launch.plan import Ints, Plan
@@ -68,14 +68,10 @@ class Layout:
     """
 
     def __init__(self, plan: Plan, segment_of: list[list[int]], num_batches: int) -> None:
-        self.per_node = per_node = 2 if plan.spec.disjoint else 1
+        self.per_node = 2 if plan.spec.disjoint else 1
         self.num_edge_types, self.num_types = len(plan.edge_types), len(plan.types)
-        # Indices into the pieces (tensors) of a batch.
-        nodes_at = 3 * self.num_edge_types
-        self.pieces = nodes_at + per_node * self.num_types
-        segments = segment_of[0] if segment_of else []
-        self.segments = [(name, r, 3 * r) for name, r in zip(plan.edge_types, segments, strict=True)]
-        self.nodes = list(zip(plan.types, range(nodes_at, self.pieces, per_node), strict=True))
+        self.types = list(plan.types)
+        self.segments = list(zip(plan.edge_types, segment_of[0] if segment_of else [], strict=True))
         self._all = parts_of(num_batches)
 
     def parts(self, num_batches: int) -> list[range]:
@@ -90,34 +86,45 @@ class Layout:
             for p in self.parts(num_batches)
         ]
 
-    def sizes(self, batches: range, report: LaunchReport) -> list[int]:
-        """Return the sizes of the pieces of batches."""
-        e, q = self.num_edge_types, self.num_types
+    def samples(self, memory: Tensor, batches: range, report: LaunchReport) -> list[SampledSubgraph]:
+        """Return the samples of batches, which own their allocation."""
+        e, q, per_node = self.num_edge_types, self.num_types, self.per_node
         sizes: list[int] = []
         for b in batches:
             for n in report.num_edges[b * e : (b + 1) * e]:
                 sizes += (n, n, n)
             for n in report.num_nodes[b * q : (b + 1) * q]:
-                sizes += (n,) * self.per_node
-        return sizes
-
-    def samples(self, pieces: Sequence[Tensor], batches: range, report: LaunchReport) -> Iterator[SampledSubgraph]:
-        """Yield the samples of batches from their pieces."""
-        segments, nodes, edges, e, q = self.segments, self.nodes, report.edges, self.num_edge_types, self.num_types
-        end = 0
-        for b in batches:
-            begin, end = end, end + self.pieces
-            own, first = pieces[begin:end], b * e
-            added = report.nodes[b * q : (b + 1) * q]
-            yield SampledSubgraph(
-                node={name: own[i] for name, i in nodes},
-                row={name: own[i] for name, _, i in segments},
-                col={name: own[i + 1] for name, _, i in segments},
-                edge_id={name: own[i + 2] for name, _, i in segments},
-                tree={name: own[i + 1] for name, i in nodes} if self.per_node == 2 else None,
-                num_sampled_nodes={name: n for (name, _), n in zip(nodes, added, strict=True)},
-                num_sampled_edges={name: edges[first + r] for name, r, _ in segments},
+                sizes += (n,) * per_node
+        sizes.append(memory.shape[0] - sum(sizes))
+        # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
+        pieces = memory.unsafe_split_with_sizes(sizes)
+        samples: list[SampledSubgraph] = []
+        at = 0
+        for b in batches:  # without comprehensions, whose calls take longer than few types
+            tree: dict[NodeType, Tensor] = {}
+            num_nodes: dict[NodeType, list[int]] = {}
+            num_edges: dict[EdgeType, list[int]] = {}
+            sample = SampledSubgraph(
+                node={},
+                row={},
+                col={},
+                edge_id={},
+                tree=tree if per_node == 2 else None,
+                num_sampled_nodes=num_nodes,
+                num_sampled_edges=num_edges,
             )
+            for edge_type, r in self.segments:
+                i = at + 3 * r
+                sample.row[edge_type], sample.col[edge_type], sample.edge_id[edge_type] = pieces[i : i + 3]
+                num_edges[edge_type] = report.edges[b * e + r]
+            at += 3 * e
+            for t, node_type in enumerate(self.types, b * q):
+                sample.node[node_type], num_nodes[node_type] = pieces[at], report.nodes[t]
+                if per_node == 2:
+                    tree[node_type] = pieces[at + 1]
+                at += per_node
+            samples.append(sample)
+        return samples
 
 
 class Results:
@@ -131,7 +138,7 @@ class Results:
     """
 
     def __init__(self, layout: Layout, sizes: list[int], num_batches: int, device: torch.device) -> None:
-        self.layout, self._sizes, self._parts = layout, sizes, layout.parts(num_batches)
+        self.layout, self._parts = layout, layout.parts(num_batches)
         self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in sizes]
         self.addresses = [memory.data_ptr() for memory in self._memory]
         """Addresses of the allocations."""
@@ -142,13 +149,9 @@ class Results:
 
     def cut(self) -> list[SampledSubgraph]:
         """Return the samples, which own the memory."""
-        layout, report = self.layout, self.report
         samples: list[SampledSubgraph] = []
-        for memory, size, batches in zip(self._memory, self._sizes, self._parts, strict=True):
-            sizes = layout.sizes(batches, report)
-            sizes.append(size - sum(sizes))
-            # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
-            samples += layout.samples(memory.unsafe_split_with_sizes(sizes), batches, report)
+        for memory, batches in zip(self._memory, self._parts, strict=True):
+            samples += self.layout.samples(memory, batches, self.report)
         for sample, weight in zip(samples, self.weights or (), strict=False):
             sample.edge_weight = weight
         return samples
