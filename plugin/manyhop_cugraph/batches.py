@@ -24,16 +24,12 @@ class Seeds:
 
     key: Tensor
     """``[num_seeds] int64``: ``label * num_vertices + vertex``, batch by batch, in the order of the requests."""
-
     unique: Tensor
     """``[num_unique] int64``: the unique keys in ascending order, which cuGraph receives."""
-
     batch_of_label: Tensor
     """``[num_labels] int64``."""
-
     first_label: Tensor
     """``[num_batches] int64``: the first label of each batch."""
-
     time: tuple[Tensor, Tensor] | None
     """``[num_unique] int64`` each: bounds of the edges' times, by unique key; disjoint only."""
 
@@ -77,7 +73,11 @@ def gather_seeds(
         device: where the result is.
         disjoint: whether each seed has its own tree.
     """
-    vertex, sizes = _vertices(requests, numbering, device)
+    if isinstance(requests, SeedGroup):
+        vertex, sizes = numbering.vertices(requests.node_type, requests.seeds.to(device)), list(requests.sizes)
+    else:
+        parts = [numbering.vertices(t, seeds) for request in requests for t, seeds in request.seeds.items()]
+        vertex, sizes = _joined(parts, device), [sum(map(len, request.seeds.values())) for request in requests]
     batch = torch.repeat_interleave(torch.tensor(sizes, device=device), output_size=sum(sizes))
     if disjoint:  # a label per seed: no label has a seed twice
         label = torch.arange(sum(sizes), device=device)
@@ -104,21 +104,6 @@ def join_seeds(parts: Sequence[Seeds], numbering: Numbering) -> Seeds:
         torch.cat([part.first_label + label for part, label, _ in every]),
         (torch.cat([first for first, _ in times]), torch.cat([last for _, last in times])) if times else None,
     )
-
-
-def no_seeds(num_batches: int, device: torch.device, *, disjoint: bool, timed: bool) -> Seeds:
-    """Return batches without seeds, for a rank that only joins a call of other ranks."""
-    none, every = torch.empty(0, dtype=torch.int64, device=device), torch.arange(num_batches, device=device)
-    return Seeds(none, none, none if disjoint else every, torch.zeros_like(every), (none, none) if timed else None)
-
-
-def _vertices(requests: Sequence[NodeRequest], numbering: Numbering, device: torch.device) -> tuple[Tensor, list[int]]:
-    """Return ``[num_seeds] int64`` vertices of all batches, and the number of seeds of each."""
-    if isinstance(requests, SeedGroup):
-        return numbering.vertices(requests.node_type, requests.seeds.to(device)), list(requests.sizes)
-    parts = [numbering.vertices(t, seeds) for request in requests for t, seeds in request.seeds.items()]
-    sizes = [sum(seeds.numel() for seeds in request.seeds.values()) for request in requests]
-    return _joined(parts, device), sizes
 
 
 def _times(requests: Sequence[NodeRequest], device: torch.device) -> tuple[Tensor, Tensor] | None:
@@ -152,16 +137,12 @@ class SampledEdgeList:
 
     frontier: Tensor
     """``[num_edges] int64``: the vertex whose neighbours were sampled."""
-
     neighbor: Tensor
     """``[num_edges] int64``: its neighbour."""
-
     edge_id: Tensor
     """``[num_edges] int64``."""
-
     edge_type: Tensor | None
     """``[num_edges] int64``; ``None`` if there is one type."""
-
     counts: Tensor
     """``[num_labels, num_hops] int64``: edges of each label and hop."""
 
@@ -206,16 +187,10 @@ class _Hop:
 
 
 def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoint: bool) -> list[SampledSubgraph]:
-    """Return the samples of the batches of a call. Waits for the device.
+    """Return the samples of the batches of a call; ``disjoint``: each seed has its own tree. Waits for the device.
 
     The nodes of a call are ordered by first occurrence: the seeds, then the neighbours hop by hop. All copies of a seed
     in a batch have the same neighbours.
-
-    Args:
-        edges: result of cuGraph.
-        seeds: seeds of the call.
-        numbering: of the graph.
-        disjoint: whether each seed has its own tree.
     """
     num_seeds, num_hops = seeds.key.numel(), edges.counts.shape[1]
     device = seeds.key.device
@@ -226,10 +201,19 @@ def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoi
     order.scatter_reduce_(0, where[:num_seeds], torch.arange(num_seeds, device=device), "amin")
     ends, hops = [num_seeds], []
     for chosen in _by_hop(edges):
-        hop = _sorted_hop(edges, chosen, label, where[num_seeds:], known, order, seeds, numbering)
-        n = hop.row.numel()
-        order.scatter_reduce_(0, hop.row, torch.arange(ends[-1], ends[-1] + n, device=device), "amin")
-        ends.append(ends[-1] + n)
+        of_edge = label[chosen]
+        col = order[torch.searchsorted(known, of_edge * numbering.num_vertices + edges.frontier[chosen])]
+        if seeds.has_copies:
+            chosen, of_edge, col = _repeated(chosen, of_edge, col, seeds)
+        group = seeds.batch_of_label[of_edge] * len(numbering.edge_types)
+        if edges.edge_type is not None:
+            group = group + edges.edge_type[chosen]
+        place = torch.argsort((group << 40) | col, stable=True)
+        at, group = chosen[place], group[place]
+        count = _count(group, seeds.num_batches * len(numbering.edge_types))
+        hop = _Hop(group, col[place], where[num_seeds:][at], edges.edge_id[at], count)
+        ends.append(ends[-1] + len(at))
+        order.scatter_reduce_(0, hop.row, torch.arange(*ends[-2:], device=device), "amin")
         hops.append(hop)
 
     # The nodes of each batch and type, in order.
@@ -256,7 +240,9 @@ def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoi
     pairs, edge_ids = _joined_hops(hops, edge_counts, order, local)
     on_host = torch.cat([node_counts, edge_counts.t().reshape(-1)]).tolist()
     split = num_blocks * (num_hops + 1)
-    return _cut(numbering, seeds.num_batches, num_hops, node, tree, pairs, edge_ids, on_host[:split], on_host[split:])
+    of_nodes = [on_host[i : i + num_hops + 1] for i in range(0, split, num_hops + 1)]
+    of_edges = [on_host[i : i + num_hops] for i in range(split, len(on_host), num_hops)]
+    return _cut(numbering, (node, tree), of_nodes, (pairs, edge_ids), of_edges)
 
 
 def _by_hop(edges: SampledEdgeList) -> list[Tensor]:
@@ -265,31 +251,6 @@ def _by_hop(edges: SampledEdgeList) -> list[Tensor]:
     hop = torch.arange(num_hops, device=edges.counts.device).repeat(num_labels)
     hop = torch.repeat_interleave(hop, edges.counts.view(-1), output_size=edges.neighbor.numel())
     return list(torch.argsort(hop, stable=True).split_with_sizes(edges.counts.sum(0).tolist()))
-
-
-def _sorted_hop(
-    edges: SampledEdgeList,
-    chosen: Tensor,
-    label_of_edge: Tensor,
-    neighbors: Tensor,
-    known: Tensor,
-    order: Tensor,
-    seeds: Seeds,
-    numbering: Numbering,
-) -> _Hop:
-    """Return the edges of a hop in their order. ``order`` is the order of all earlier nodes."""
-    label = label_of_edge[chosen]
-    frontier = torch.searchsorted(known, label * numbering.num_vertices + edges.frontier[chosen])
-    col = order[frontier]
-    if seeds.has_copies:
-        chosen, label, col = _repeated(chosen, label, col, seeds)
-    group = seeds.batch_of_label[label] * len(numbering.edge_types)
-    if edges.edge_type is not None:
-        group = group + edges.edge_type[chosen]
-    place = torch.argsort((group << 40) | col, stable=True)
-    chosen, group = chosen[place], group[place]
-    count = _count(group, seeds.num_batches * len(numbering.edge_types))
-    return _Hop(group, col[place], neighbors[chosen], edges.edge_id[chosen], count)
 
 
 def _repeated(chosen: Tensor, label: Tensor, col: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
@@ -327,25 +288,20 @@ def _joined_hops(hops: list[_Hop], counts: Tensor, order: Tensor, local: Tensor)
 
 def _cut(
     numbering: Numbering,
-    num_batches: int,
-    num_hops: int,
-    node: Tensor,
-    tree: Tensor | None,
-    pairs: Tensor,
-    edge_ids: Tensor,
-    node_counts: list[int],
-    edge_counts: list[int],
+    of_node: tuple[Tensor, Tensor | None],
+    node_counts: list[list[int]],
+    of_edge: tuple[Tensor, Tensor],
+    edge_counts: list[list[int]],
 ) -> list[SampledSubgraph]:
     """Return the samples of each batch as views of common tensors."""
-    of_nodes = [node_counts[i : i + num_hops + 1] for i in range(0, len(node_counts), num_hops + 1)]
-    of_edges = [edge_counts[i : i + num_hops] for i in range(0, len(edge_counts), num_hops)]
-    num_nodes, num_edges = [sum(counts) for counts in of_nodes], [sum(counts) for counts in of_edges]
+    (node, tree), (pairs, edge_ids) = of_node, of_edge
+    num_nodes, num_edges = [sum(counts) for counts in node_counts], [sum(counts) for counts in edge_counts]
     nodes = node.split_with_sizes(num_nodes)
     trees = None if tree is None else tree.split_with_sizes(num_nodes)
     ends = [pair.view(2, -1).unbind(0) for pair in pairs.split_with_sizes([2 * n for n in num_edges])]
     ids = edge_ids.split_with_sizes(num_edges)
     samples = []
-    for b in range(num_batches):
+    for b in range(len(node_counts) // len(numbering.node_types)):
         n, e = b * len(numbering.node_types), b * len(numbering.edge_types)
         samples.append(
             SampledSubgraph(
@@ -354,8 +310,8 @@ def _cut(
                 col={t: ends[e + i][1] for i, t in enumerate(numbering.edge_types)},
                 edge_id=dict(zip(numbering.edge_types, ids[e:], strict=False)),
                 tree=None if trees is None else dict(zip(numbering.node_types, trees[n:], strict=False)),
-                num_sampled_nodes=dict(zip(numbering.node_types, of_nodes[n:], strict=False)),
-                num_sampled_edges=dict(zip(numbering.edge_types, of_edges[e:], strict=False)),
+                num_sampled_nodes=dict(zip(numbering.node_types, node_counts[n:], strict=False)),
+                num_sampled_edges=dict(zip(numbering.edge_types, edge_counts[e:], strict=False)),
             )
         )
     return samples

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,15 +30,6 @@ from manyhop.system.allocator import share_memory_with_rapids
 PURPOSE = "Sampling with cuGraph (engine='cugraph')"
 _LIBRARIES = ("libucx", "libraft")  # which the two modules are linked to
 _lock = threading.Lock()
-
-
-class Communication(NamedTuple):
-    """The bindings that connect GPUs for cuGraph."""
-
-    nccl: Any
-    """raft-dask's class of NCCL communicators."""
-    inject: Any
-    """Sets the communicator of a handle: ``(handle, nccl, world_size, rank, verbose)``."""
 
 
 def install_command(cuda: str | None) -> str:
@@ -69,29 +60,24 @@ def pylibcugraph() -> ModuleType:
         raise _missing("pylibcugraph", error) from error
 
 
-def communication() -> Communication:
-    """Return the bindings that connect GPUs for cuGraph, loaded when first needed.
+def communication() -> tuple[Any, Any]:
+    """Return the bindings that connect GPUs for cuGraph, loaded when first needed, as pylibcugraph.
+
+    Returns:
+        raft-dask's class of NCCL communicators, and ``(handle, nccl, world_size, rank, verbose)`` that sets that of a
+        handle.
 
     Raises:
-        MissingExtraError: raft-dask is not installed, or its modules cannot be loaded.
+        MissingExtraError: one of them is not installed, or cannot be loaded.
     """
+    pylibcugraph()
     try:
         with _lock, _bare_packages():
             nccl = importlib.import_module("raft_dask.common.nccl")
             utils = importlib.import_module("raft_dask.common.comms_utils")
     except ImportError as error:
         raise _missing("raft-dask", error) from error
-    return Communication(nccl.nccl, utils.inject_comms_on_handle_coll_only)
-
-
-def load() -> None:
-    """Load all of it.
-
-    Raises:
-        MissingExtraError: some of it is not installed, or cannot be loaded.
-    """
-    pylibcugraph()
-    communication()
+    return nccl.nccl, utils.inject_comms_on_handle_coll_only
 
 
 def _missing(package: str, error: ImportError) -> MissingExtraError:
@@ -174,23 +160,19 @@ def _raft_handle(stream: torch.cuda.Stream) -> Any:
 
 def _joined(plc: Any, ours: world.World, stream: torch.cuda.Stream, timeout: float) -> tuple[Any, Any]:
     """Return a handle that connects all ranks, and its own NCCL communicator."""
-    there = control.attempt("cuGraph's communicator", communication, timeout=timeout)
-    facts = {"id": there.nccl.get_unique_id().hex() if ours.rank == 0 else ""}
+    make_nccl, inject = control.attempt("cuGraph's communicator", communication, timeout=timeout)
+    facts = {"id": make_nccl.get_unique_id().hex() if ours.rank == 0 else ""}
     uid = control.exchange("cuGraph's communicator", facts, timeout=timeout)[0]["id"]
-    nccl = there.nccl()
+    nccl = make_nccl()
     nccl.init(ours.world_size, bytes.fromhex(uid), ours.rank)
     raft = _raft_handle(stream)
-    there.inject(raft, nccl, ours.world_size, ours.rank, False)
+    inject(raft, nccl, ours.world_size, ours.rank, False)
     plc.comms.init_subcomms(raft, num_rows(ours.world_size))
     return raft, nccl
 
 
 def num_rows(world_size: int) -> int:
-    """Return the number of rows of the most square grid of this many GPUs: cuGraph cuts the adjacency matrix over it.
-
-    Args:
-        world_size: number of GPUs.
-    """
+    """Return the number of rows of the most square grid of GPUs: cuGraph cuts the adjacency matrix over it."""
     return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
 
 
@@ -202,11 +184,7 @@ def _close() -> None:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Make a stream current for torch and CuPy. It first waits for the caller's current stream.
-
-    Args:
-        stream: the stream; ``None``: no GPU.
-    """
+    """Make a stream current for torch and CuPy; ``None``: no GPU. It first waits for the caller's current stream."""
     if stream is None:
         yield
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop_cugraph import binding
-from manyhop_cugraph.batches import SampledEdgeList, Seeds, decode, gather_seeds, join_seeds, no_seeds, split_edges
+from manyhop_cugraph.batches import SampledEdgeList, Seeds, decode, gather_seeds, join_seeds, split_edges
 from manyhop_cugraph.binding import Mark, on_stream, to_array, to_tensor
 from manyhop_cugraph.graph import SpreadGraph
 from manyhop_cugraph.scheduler import Submission, scheduler
@@ -40,18 +40,12 @@ class _Work:
     """The seeds of batches that are sampled by one call."""
 
     seeds: Seeds
+    size: int
+    """Number of seeds."""
     state: int
     """Begin of the call's random state, if this is its first work."""
     ready: Mark
     """Marks the end of the seeds' transfer."""
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The sampled edges of a work."""
-
-    edges: SampledEdgeList
-    ready: Mark
 
 
 class CuGraphSampler:
@@ -74,7 +68,7 @@ class CuGraphSampler:
         self._hops = num_hops(spec.fanouts)
         self._fanouts = [spec.fanouts[t][hop] for hop in range(self._hops) for t in graph.graph.edge_types]
         first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
-        self._asks = any(first)  # cuGraph rejects calls without fanouts
+        self.asks = any(first)  # cuGraph rejects calls without fanouts
         self._calls = itertools.count()
         self.name = 1 + zlib.crc32(f"{graph.number} {spec!r}".encode())
         """Identifier of the graph and the spec, equal on all ranks."""
@@ -83,12 +77,8 @@ class CuGraphSampler:
         """Number of seeds of a call, at most: it bounds the edges."""
         self.request_size = self.capacity // 2
         """Number of seeds that a loader requests at once. A call can then also serve its next request, or another's."""
-        self._scheduler = scheduler(timeout=graph.timeout)
-        self._scheduler.add(self)
-
-    def size(self, work: _Work) -> int:
-        """Return the number of seeds of a work."""
-        return work.seeds.key.numel()
+        self.scheduler = scheduler(timeout=graph.timeout)
+        self.scheduler.add(self)
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``. All ranks call it, or :meth:`begin`."""
@@ -113,9 +103,10 @@ class CuGraphSampler:
                 error = error or wrong
                 seeds = self._none(len(group))
             every.append(seeds)
-            if self._asks and seeds.key.numel():
-                works.append(_Work(seeds, _state(group), Mark(self.device)))
-        return Pending(self, every, self._scheduler.submit(self, works), error)
+            if self.asks and (size := seeds.key.numel()):
+                key = group.keys[0] if isinstance(group, SeedGroup) else group[0].key
+                works.append(_Work(seeds, size, int(make_key(Use.NEIGHBOR, *key)), Mark(self.device)))
+        return Pending(self, works, every, error)
 
     def _groups(self, requests: Sequence[NodeRequest]) -> list[Sequence[NodeRequest]]:
         """Cut requests into calls of bounded size."""
@@ -151,11 +142,16 @@ class CuGraphSampler:
                 raise InputError(f"Expected no edges to exclude, which cuGraph cannot leave out, got some. {_INSTEAD}")
 
     def _none(self, num_batches: int) -> Seeds:
-        timed = self.spec.temporal is not None
-        return no_seeds(num_batches, self.device, disjoint=self.spec.disjoint, timed=timed)
+        """Return batches without seeds, for a rank that only joins a call of other ranks."""
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        every, times = (
+            torch.arange(num_batches, device=self.device),
+            None if self.spec.temporal is None else (none, none),
+        )
+        return Seeds(none, none, none if self.spec.disjoint else every, torch.zeros_like(every), times)
 
-    def call(self, works: Sequence[_Work]) -> list[_Found]:
-        """Call cuGraph for the seeds of some batches; see :class:`scheduler.Caller`."""
+    def call(self, works: Sequence[_Work]) -> list[tuple[SampledEdgeList, Mark]]:
+        """Call cuGraph for the seeds of some batches; see :class:`scheduler.Caller`. Marks are the ends of results."""
         number, state = next(self._calls), works[0].state if works else 0
         graph, spec, plc = self.graph, self.spec, binding.pylibcugraph()
         with on_stream(graph.handle.stream):
@@ -184,7 +180,7 @@ class CuGraphSampler:
             edges = self._edges(found, seeds)
             parts = split_edges(edges, [work.seeds.num_labels for work in works]) if works else []
             ready = Mark(self.device)
-        return [_Found(part, ready) for part in parts]
+        return [(part, ready) for part in parts]
 
     def _times(self, seeds: Seeds) -> dict[str, Any]:
         """Return the arguments of temporal sampling: each seed keeps its window at all hops."""
@@ -207,35 +203,28 @@ class CuGraphSampler:
         # Copied, since cuGraph's memory is freed on its stream.
         columns = [to_tensor(found[name], self.device).to(torch.int64, copy=True) for name in names]
         if not columns[0].numel():
-            return self._no_edges(seeds)
+            return self.no_edges(seeds)
         # There are as many offsets for each label as there are fanouts.
         offsets = to_tensor(found["label_hop_offsets"], self.device).to(torch.int64)
         counts = torch.diff(offsets).view(seeds.num_labels, -1)[:, : self._hops].contiguous()
         frontier, neighbor, edge_id, *types = columns
         return SampledEdgeList(frontier, neighbor, edge_id, types[0] if several else None, counts)
 
-    def _no_edges(self, seeds: Seeds) -> SampledEdgeList:
+    def no_edges(self, seeds: Seeds) -> SampledEdgeList:
+        """Return the edges around seeds that no call is needed for."""
         none = torch.empty(0, dtype=torch.int64, device=self.device)
         counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
         return SampledEdgeList(none, none, none, none if len(self.graph.numbering.edge_types) > 1 else None, counts)
 
-    def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
-        """Return the edges around seeds, ready on the current stream: the next ones in ``found``, or none."""
-        if self._asks and seeds.key.numel():
-            one = next(found)
-            one.ready.wait(one.edges.tensors())
-            return one.edges
-        return self._no_edges(seeds)
 
-
-class Pending:
+class Pending(Submission):
     """Batches that wait for cuGraph; created by :meth:`CuGraphSampler.begin`. Dropping it withdraws them."""
 
     def __init__(
-        self, sampler: CuGraphSampler, seeds: list[Seeds], submission: Submission, error: InputError | None
+        self, sampler: CuGraphSampler, works: list[_Work], seeds: list[Seeds], error: InputError | None
     ) -> None:
+        super().__init__(sampler.scheduler, sampler, works)
         self._sampler, self._seeds, self._error = sampler, seeds, error
-        self._submission: Submission | None = submission
 
     def finish(self) -> list[SampledSubgraph]:
         """Return one sample per request, in their order, on the sampler's device, and wait for it. Call it once.
@@ -246,14 +235,16 @@ class Pending:
             RankError: a rank did not arrive in time.
             InputError: a request does not fit the graph or the spec.
         """
-        assert self._submission is not None
-        found = iter(self._submission.results())
+        found = iter(self.results())
         if self._error is not None:
             raise self._error
-        self._submission = None  # frees the edges with the last sample
+        self.outcome = []  # frees the edges with the last sample
         numbering, spec, samples = self._sampler.graph.numbering, self._sampler.spec, []
         for seeds in self._seeds:
-            edges = self._sampler.edges_of(seeds, found)
+            edges = self._sampler.no_edges(seeds)
+            if self._sampler.asks and seeds.key.numel():
+                edges, ready = next(found)
+                ready.wait(edges.tensors())
             samples += decode(edges, seeds, numbering, disjoint=spec.disjoint)
         return samples if spec.reverse is None else add_reverses(samples, spec.reverse)
 
@@ -278,9 +269,3 @@ def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:
         )
     if any(k >= np.iinfo(np.int32).max for fanout in spec.fanouts.values() for k in fanout):
         raise InputError("Expected fanouts below 2**31 with cuGraph. Use -1 for all neighbours.")
-
-
-def _state(requests: Sequence[NodeRequest]) -> int:
-    """Return the begin of a call's random state."""
-    key = requests.keys[0] if isinstance(requests, SeedGroup) else requests[0].key
-    return int(make_key(Use.NEIGHBOR, *key))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -32,16 +31,12 @@ class Numbering:
         self.node_types, self.edge_types = graph.node_types, graph.edge_types
         *begins, self.num_vertices = accumulate(graph.num_nodes.values(), initial=0)
         self.first = dict(zip(self.node_types, begins, strict=True))
-        self._begins, self._device = begins, device
-
-    @cached_property
-    def begins(self) -> Tensor:
-        """Return ``[num_node_types] int64``: the first vertex of each node type."""
-        return torch.tensor(self._begins, dtype=torch.int64, device=self._device)
+        self.begins = torch.tensor(begins, dtype=torch.int64, device=device)
+        """``[num_node_types]``: the first vertex of each node type."""
 
     def type_of(self, vertex: Tensor) -> Tensor:
         """Return ``[n] int64``: the index of the node type of each vertex, ``[n] int64``."""
-        if len(self._begins) == 1:
+        if len(self.begins) == 1:
             return torch.zeros_like(vertex)
         return torch.searchsorted(self.begins, vertex, right=True) - 1
 
@@ -145,9 +140,8 @@ def _that_weigh(edges: EdgeSlice) -> EdgeSlice:
     if edges.weight is None or bool((edges.weight > 0).all()):
         return edges
     kept = edges.weight > 0
-    time = None if edges.time is None else edges.time[kept]
-    row, col, edge_id = edges.row[kept], edges.col[kept], edges.edge_id[kept]
-    return EdgeSlice(row=row, col=col, edge_id=edge_id, time=time, weight=edges.weight[kept])
+    chosen: dict[str, Any] = {name: None if values is None else values[kept] for name, values in vars(edges).items()}
+    return EdgeSlice(**chosen)
 
 
 def build_bytes(graph: Graph) -> int:
@@ -195,22 +189,8 @@ def _build(handle: Handle, columns: dict[str, Tensor], vertices: Tensor) -> Any:
     properties = plc.GraphProperties(is_symmetric=False, is_multigraph=True)
     arrays = {name: to_array(table) for name, table in (columns | {"vertices_array": vertices}).items()}
     ends = arrays.pop("dst"), arrays.pop("src")
+    options = {"store_transposed": False, "do_expensive_check": False}
     if handle.world_size == 1:
-        return plc.SGGraph(
-            handle.resources,
-            properties,
-            *ends,
-            store_transposed=False,
-            renumber=False,
-            do_expensive_check=False,
-            **arrays,
-        )
+        return plc.SGGraph(handle.resources, properties, *ends, renumber=False, **options, **arrays)
     lists = {name: [array] for name, array in arrays.items()}
-    return plc.MGGraph(
-        handle.resources,
-        properties,
-        *([end] for end in ends),
-        store_transposed=False,
-        do_expensive_check=False,
-        **lists,
-    )
+    return plc.MGGraph(handle.resources, properties, *([end] for end in ends), **options, **lists)

@@ -28,35 +28,29 @@ _END = "the end of an epoch"
 
 
 class Caller(Protocol):
-    """Makes calls of one kind."""
+    """Makes calls for works, which have a ``size``."""
 
     name: int
     """Unique positive number of the caller, equal on all ranks."""
     title: str
     """Describes it in errors."""
     capacity: int
-    """Largest total size of the works of a call."""
-
-    def size(self, work: Any) -> int:
-        """Return the share of a work in the capacity."""
+    """Largest total size of the works of a call, unless it is a single work."""
 
     def call(self, works: Sequence[Any]) -> list[Any]:
         """Call cuGraph once, together with all ranks, and return the result of each work; no works: without seeds."""
 
 
 class Submission:
-    """Works that wait for their calls; created by :meth:`Scheduler.submit`. Dropping it withdraws them."""
+    """Works that wait for their calls. Ranks in step submit in the same order. Dropping it withdraws them."""
 
-    def __init__(self, scheduler: Scheduler, caller: Caller, works: Sequence[Any], number: int) -> None:
-        self.caller, self.works, self.number = caller, works, number
+    def __init__(self, scheduler: Scheduler, caller: Caller, works: Sequence[Any]) -> None:
+        self.caller, self.works, self._scheduler = caller, works, scheduler
         self.outcome: list[Any] | Exception | None = None
         """Result of each work, or the error; ``None``: they wait."""
-        self._scheduler = scheduler
-
-    @property
-    def size(self) -> int:
-        """Share of all works in the capacity of a call."""
-        return sum(map(self.caller.size, self.works))
+        self.number = 0
+        """Position in the order of submissions."""
+        scheduler.submit(self)
 
     def results(self) -> list[Any]:
         """Return the result of each work. All ranks make the calls together.
@@ -106,16 +100,12 @@ class Scheduler:
         """Register a caller. All ranks register the same callers."""
         self._callers[caller.name] = caller
 
-    def submit(self, caller: Caller, works: Sequence[Any]) -> Submission:
-        """Let works wait for calls. A work is larger than the capacity only if it cannot be split.
-
-        Ranks in step submit in the same order.
-        """
+    def submit(self, submission: Submission) -> None:
+        """Let a submission wait for calls."""
         with self._lock:
             self._submitted += 1
-            submission = Submission(self, caller, works, self._submitted)
+            submission.number = self._submitted
             self._waiting.append(weakref.ref(submission))
-            return submission
 
     def run(self, needed: Submission) -> None:
         """Make the calls of a submission, and join the calls of other ranks.
@@ -156,20 +146,18 @@ class Scheduler:
 
     def _same_caller(self, needed: Submission) -> list[Submission]:
         """Return other submissions that wait for the same caller, in their order."""
-        there = [(reference, reference()) for reference in self._waiting]
-        self._waiting = [reference for reference, other in there if other is not None and other.outcome is None]
-        every = (other for _, other in there if other is not None and other.outcome is None and other is not needed)
-        return [other for other in every if other.caller is needed.caller]
+        there = [other for reference in self._waiting if (other := reference()) is not None and other.outcome is None]
+        self._waiting = [weakref.ref(other) for other in there]
+        return [other for other in there if other.caller is needed.caller and other is not needed]
 
     def _reach(self, needed: Submission, waiting: Sequence[Submission]) -> int:
         """Return the number of later submissions that the last call of the needed one can also serve.
 
         Ranks in step must serve the same submissions, so they use the minimum of this number.
         """
-        caller = needed.caller
-        room = caller.capacity - caller.size(needed.works[-1]) if needed.works else -1  # no call, no room
+        room = needed.caller.capacity - needed.works[-1].size if needed.works else -1  # no call, no room
         for other in waiting:
-            room -= other.size
+            room -= sum(work.size for work in other.works)
             if room < 0:
                 return other.number - 1 - needed.number
         return self._submitted - needed.number

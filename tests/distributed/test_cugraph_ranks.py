@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -312,43 +313,45 @@ def test_loaders_share_calls(launcher):
     assert first[2] == second[2] == 2 * (6 + 4), "groups of both loaders"
 
 
+class Work(NamedTuple):
+    size: int
+    value: int
+
+
 class Caller:
-    """Adds 10 to each of its works ``(size, value)``, on all ranks together."""
+    """Adds 10 to the value of each of its works, on all ranks together."""
 
     name, title, capacity = 7, "a test", 4
 
     def __init__(self):
         self.calls = []
 
-    def size(self, work):
-        return work[0]
-
     def call(self, works):
         import cugraph_stand_in
 
         every = cugraph_stand_in.gathered(list(works))
         assert any(every), "cuGraph refuses calls without seeds"
-        assert sum(work[0] for work in works) <= self.capacity
+        assert sum(work.size for work in works) <= self.capacity
         self.calls.append(len(works))
-        return [work[1] + 10 for work in works]
+        return [work.value + 10 for work in works]
 
 
 def train_in_step(size):
     """Take results as loaders do whose groups follow each other, with a step of all ranks after each."""
     import torch.distributed as dist
 
-    from manyhop_cugraph.scheduler import Scheduler
+    from manyhop_cugraph.scheduler import Scheduler, Submission
 
     rank = manyhop.init(timeout=100).rank
     scheduler, caller = Scheduler(timeout=100.0), Caller()
     scheduler.add(caller)
-    ahead, found = [scheduler.submit(caller, [(size[rank], 0)])], []
-    dropped = scheduler.submit(caller, [(size[rank], 99)])  # of an iterator that one of the ranks still has
+    ahead, found = [Submission(scheduler, caller, [Work(size[rank], 0)])], []
+    dropped = Submission(scheduler, caller, [Work(size[rank], 99)])  # of an iterator that one of the ranks still has
     if rank == 1:
         del dropped
     for step in range(1, 9):
-        works = [(size[rank], step)] if step % 3 else []
-        ahead.append(scheduler.submit(caller, works))
+        works = [Work(size[rank], step)] if step % 3 else []
+        ahead.append(Submission(scheduler, caller, works))
         found += ahead.pop(0).results()
         dist.all_reduce(torch.zeros(1))
     scheduler.drain()

@@ -33,9 +33,9 @@ def packages(tmp_path, monkeypatch):
 
 def test_no_package_of_raft_dask_runs(packages):
     assert binding.is_installed()
-    plc, found = binding.pylibcugraph(), binding.communication()
-    assert plc.nccl is found.nccl
-    assert found.inject.__name__ == "inject_comms_on_handle_coll_only"
+    plc, (nccl, inject) = binding.pylibcugraph(), binding.communication()
+    assert plc.nccl is nccl
+    assert inject.__name__ == "inject_comms_on_handle_coll_only"
     assert {name for name in sys.modules if name.startswith("raft_dask")} == {
         "raft_dask.common.nccl",
         "raft_dask.common.comms_utils",
@@ -53,7 +53,7 @@ def test_a_module_that_cannot_be_loaded(packages):
 
 def test_nothing_is_installed(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(MissingExtraError, match="'raft-dask', which is not installed"):
+    with pytest.raises(MissingExtraError, match="'pylibcugraph', which is not installed"):
         binding.communication()
 
 

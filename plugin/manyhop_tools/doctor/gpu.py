@@ -107,7 +107,7 @@ def look() -> Facts:
         rmm=installed_version(_RMM),
         cugraph=installed_version(_CUGRAPH),
         raft_dask=installed_version(_RAFT_DASK),
-        cugraph_error=error_of(binding.load) if usable and binding.is_installed() else None,
+        cugraph_error=error_of(binding.communication) if usable and binding.is_installed() else None,
         settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         compiled=_compile() if usable and triton is not None else None,
     )
