@@ -75,7 +75,7 @@ class FileCache:
 
         num_rows, width = layout.num_rows, layout.row_bytes
         advise_random(layout.address, num_rows * width)
-        self.capacity, self.version, self.why = capacity, version, why
+        self.capacity, self._version, self.why = capacity, version, why
         self._layout, self._segment, self._mapping = layout, segment, mapping
         self._header = memory[:16].view(torch.int64).numpy()  # number of changes, rows requested since the last one
         self._slots = memory[_LINE : _LINE + 4 * num_rows].view(torch.int32)
@@ -140,6 +140,10 @@ class FileCache:
         """
         if self._renewing.acquire(blocking=False):
             threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
+
+    def is_of(self, source: Any) -> bool:
+        """Return whether the tensor has its former version: it was not written to."""
+        return self._version == version_of(source)
 
     def claim(self) -> bool:
         """Return true to the first caller, which selects the first rows."""
@@ -368,7 +372,7 @@ def file_cache(source: Any) -> FileCache | None:
     """Return the cache of a mapped tensor; ``None`` if it has none, or was written to."""
     record = known_if_any(source) if isinstance(source, Tensor | np.ndarray) else None
     cache: FileCache | None = None if record is None else record.file_cache
-    return None if cache is None or cache.version != version_of(source) else cache
+    return cache if cache is not None and cache.is_of(source) else None
 
 
 @contextmanager

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import PinnedPool
-from manyhop.features.gather_cpu import gather_on_cpu, index_by_itself
 from manyhop.features.kernels.gather import COLUMNS, FIELDS, TILE, find_slots, gather_rows
 from manyhop.features.kernels.move import move
-from manyhop.features.requests import Checks, RowLayout, RowRequest, Suspect, row_layout
+from manyhop.features.requests import (
+    Checks,
+    RowLayout,
+    RowRequest,
+    Suspect,
+    gather_on_cpu,
+    index_by_itself,
+    row_layout,
+)
 from manyhop.features.sources import CachedRows
 from manyhop.memory import pinned
 from manyhop.system.triton_launch import Kernel
@@ -385,7 +392,7 @@ def gather_on_gpu(
         request = requests[i]
         if isinstance(request.source, CachedRows):
             request = replace(request, source=request.source.source)
-        rows = index_by_itself(request, request.index)
+        rows = index_by_itself(request)
         results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
     if checks is None and collected is not None:
         collected.ask(wait=True)

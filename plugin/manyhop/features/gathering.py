@@ -12,9 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.gather_cpu import gather_on_cpu
-from manyhop.features.requests import Checks, RowRequest
-from manyhop.features.sources import DistributedRows, ShardedRows
+from manyhop.features.requests import Checks, RowRequest, gather_on_cpu
+from manyhop.features.sources import RowsInParts, ShardedRows
 from manyhop.system.ranges import ranged
 
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
@@ -61,66 +60,53 @@ def gather(
         raise InputError(f"Expected at least 1 thread, got {threads}. Pass 1 to copy in the caller.")
     pool = _fresh if pool is None else pool
     asked = [request if isinstance(request, RowRequest) else RowRequest(*request) for request in requests]
-    gpu = _common_gpu(asked)
-    if gpu is not None:
-        on_gpu: list[Any] = _gpu().gather_on_gpu(asked, gpu, threads=threads, checks=checks)
-        return on_gpu
-    results: list[Any] = [None] * len(asked)
-    here: dict[int, RowRequest] = {}
-    elsewhere: dict[int, RowRequest] = {}
-    on_gpus: dict[torch.device, dict[int, RowRequest]] = {}
+    # By device of the index; None: rows of an exchange, which comes first, as other ranks wait for it.
+    groups: dict[torch.device | None, list[int]] = {None: []}
+    index, device = None, _HOST
     for i, request in enumerate(asked):
-        index = _check_index(request)
-        if isinstance(request.source, ShardedRows | DistributedRows):
-            if not request.source.is_whole:
-                elsewhere[i] = request
-                continue
-            request = replace(request, source=request.source.rows)  # all rows are here
-        if index.is_cuda:
-            on_gpus.setdefault(index.device, {})[i] = request
+        if request.index is not index:
+            index = _check_index(request)
+            device = index.device if index.is_cuda else _HOST
+        where: torch.device | None = device
+        if type(request.source) is not Tensor and isinstance(request.source, RowsInParts):
+            if request.source.is_whole:
+                asked[i] = replace(request, source=request.source.rows)  # all rows are here
+            else:
+                where = None
+        groups.setdefault(where, []).append(i)
+    results: list[Any] = [None] * len(asked)
+    for where, positions in groups.items():
+        some = [asked[i] for i in positions]
+        if where is None:
+            found = _exchanged(some, pool, exchange) if some else []
+        elif where.type == "cuda":
+            found = _gpu().gather_on_gpu(some, where, threads=threads, checks=checks)
         else:
-            here[i] = request
-    if elsewhere:
-        if exchange is None:
-            raise InputError(
-                f"Expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
-                f"{'nodes' if isinstance(next(iter(elsewhere.values())).source, ShardedRows) else 'GPUs'}, got none. "
-                "Iterate a loader whose ranks share batches, or let all ranks ask the feature store."
-            )
-        found = exchange(list(elsewhere.values()), pool)
-        for i, rows in zip(elsewhere, found, strict=True):
+            found = gather_on_cpu(some, pool, threads)
+        for i, rows in zip(positions, found, strict=True):
             results[i] = rows
-    for device, group in on_gpus.items():
-        found = _gpu().gather_on_gpu(list(group.values()), device, threads=threads, checks=checks)
-        for i, rows in zip(group, found, strict=True):
-            results[i] = rows
-    for i, rows in zip(here, gather_on_cpu(list(here.values()), pool, threads), strict=True):
-        results[i] = rows
     return results
 
 
 _fresh = BufferPool(0)
+_HOST = torch.device("cpu")
 
 
 @functools.cache
 def _gpu() -> Any:
-    from manyhop.features import gather_gpu as _gpu
+    from manyhop.features import gather_gpu
 
-    return _gpu
+    return gather_gpu
 
 
-def _common_gpu(requests: list[RowRequest]) -> torch.device | None:
-    """Return the GPU of all indices if there is only one, and no source is spread over ranks: the usual case."""
-    index = device = None
-    for request in requests:
-        if request.index is not index:
-            index = _check_index(request)
-            if not index.is_cuda or (device is not None and index.device != device):
-                return None
-            device = index.device
-        if type(request.source) is not Tensor and isinstance(request.source, ShardedRows | DistributedRows):
-            return None
-    return device
+def _exchanged(requests: list[RowRequest], pool: BufferPool, exchange: Exchanging | None) -> list[Tensor]:
+    if exchange is None:
+        raise InputError(
+            f"Expected an exchange for {requests[0].name}, whose rows are spread over several "
+            f"{'nodes' if isinstance(requests[0].source, ShardedRows) else 'GPUs'}, got none. "
+            "Iterate a loader whose ranks share batches, or let all ranks ask the feature store."
+        )
+    return exchange(requests, pool)
 
 
 def _check_index(request: RowRequest) -> Tensor:

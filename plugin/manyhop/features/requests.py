@@ -1,11 +1,13 @@
-"""Requests for rows: sources, how their rows reside in memory, and row numbers that a GPU finds out of range late."""
+"""Requests for rows, gathered on the CPU: rows of contiguous memory as bytes, other sources by their own means."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,12 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
+from manyhop.features.buffers import BufferPool
+from manyhop.features.sources import CachedRows
+from manyhop.memory.known import known_if_any
+from manyhop.system.threads import executor
+
+_SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
 
 @dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
@@ -112,6 +120,117 @@ def torch_dtype(source: Any, name: str) -> torch.dtype:
 
 
 _CPU = torch.device("cpu")
+
+
+def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
+    """Gather the rows of sources that this process can index.
+
+    Returns:
+        One result per request, in order.
+
+    Raises:
+        FeatureError: for an index out of range, or a source that cannot be indexed.
+    """
+    results: list[Any] = []
+    copies: list[Callable[[], None]] = []
+    for request in requests:
+        if isinstance(request.source, CachedRows):
+            request = replace(request, source=request.source.source)
+        layout = None
+        if request.dim == 0 and request.index.device.type == "cpu":
+            record = known_if_any(request.source)
+            if record is not None and record.file_cache is not None and record.file_cache.is_of(request.source):
+                results.append(record.file_cache.gather(request, pool))
+                continue
+            layout = row_layout(request.source, request.name)
+        if layout is None or layout.device.type != "cpu":
+            results.append(index_by_itself(request))
+            continue
+        index = request.index.contiguous()
+        count = index.numel()
+        out = pool.empty((count, *layout.tail), layout.dtype)
+        results.append(out)
+        cuts = min(threads, 1 + count * layout.row_bytes // _SPLIT_BYTES)
+        for k in range(cuts):
+            begin, end = count * k // cuts, count * (k + 1) // cuts
+            copies.append(partial(_copy_rows, request, layout, index, out, begin, end))
+    if threads == 1 or len(copies) <= 1:
+        for copy in copies:
+            copy()
+    else:
+        _in_threads(copies, threads)
+    return results
+
+
+def _copy_rows(request: RowRequest, layout: RowLayout, index: Tensor, out: Tensor, begin: int, end: int) -> None:
+    """Copy the rows of some entries of an index; the tensors own the memory behind the addresses."""
+    from manyhop.features.cpu_kernels import gather_rows
+
+    itemsize, row_bytes = index.element_size(), layout.row_bytes
+    bad = gather_rows(
+        layout.address, layout.stride, layout.num_rows, index.data_ptr() + begin * itemsize, itemsize == 8,
+        end - begin, out.data_ptr() + begin * row_bytes, row_bytes,
+    )  # fmt: skip
+    if bad >= 0:
+        raise out_of_range(request, begin + bad, layout.num_rows)
+
+
+def _in_threads(copies: Sequence[Callable[[], None]], threads: int) -> None:
+    """Copy in the caller and in ``threads - 1`` others; raise the error of the first copy that has one."""
+    todo, errors, lock = list(enumerate(copies))[::-1], {}, threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not todo:
+                    return
+                k, copy = todo.pop()
+            try:
+                copy()
+            except FeatureError as error:
+                errors[k] = error
+
+    helpers = [executor(threads - 1).submit(work) for _ in range(threads - 1)]
+    work()
+    for helper in helpers:
+        helper.result()
+    if errors:
+        raise errors[min(errors)]
+
+
+def index_by_itself(request: RowRequest) -> Any:
+    """Index a source of any kind by its own means."""
+    source, index, dim = request.source, request.index, request.dim
+    if isinstance(source, np.ndarray):
+        torch_dtype(source, request.name)
+    try:
+        if isinstance(source, Tensor | np.ndarray):
+            num_rows = source.shape[dim]
+        else:
+            num_rows = source.size(dim) if callable(getattr(source, "size", None)) else len(source)
+    except (IndexError, TypeError):
+        raise FeatureError(
+            f"Expected {request.name} to have rows along dimension {dim}, got a {type(source).__name__}"
+            f"{list(source.shape) if hasattr(source, 'shape') else ''}. Pass a tensor or an array."
+        ) from None
+    bad = ((index < 0) | (index >= num_rows)).nonzero()
+    if bad.numel():
+        raise out_of_range(request, int(bad[0]), num_rows)
+    index = index.long()
+    if isinstance(source, np.ndarray):
+        return torch.from_numpy(source.take(index.cpu().numpy(), axis=dim))
+    try:
+        if isinstance(source, Tensor):
+            return source.index_select(dim, index.to(source.device))
+        if dim == 0:
+            return source[index]
+        return source.index_select(dim, index)
+    except (AttributeError, TypeError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
+        kind = f"{source.layout} tensor" if isinstance(source, Tensor) else type(source).__name__
+        raise FeatureError(
+            f"Expected {request.name} to support reading rows along dimension {dim}, got a {kind}. "
+            "Convert it, to a dense or COO tensor with its rows along dimension 0."
+        ) from error
 
 
 @dataclass(frozen=True)
