@@ -147,21 +147,9 @@ _HASH = 0x9E3779B97F4A7C15
 
 @kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def route(
-    index: int,
-    wide: bool,
-    count: int,
-    bounds: int,
-    num_nodes: int,
-    node: int,
-    hot: int,
-    table: int,
-    table_bits: int,
-    position_bits: int,
-    scratch: int,
-    offsets: int,
-    rows: int,
-    positions: int,
-) -> int:
+    index: int, wide: bool, count: int, bounds: int, num_nodes: int, node: int, hot: int,
+    table: int, table_bits: int, position_bits: int, scratch: int, offsets: int, rows: int, positions: int,
+) -> int:  # fmt: skip
     """Sort the entries of an index by the place of their rows, in their order in the index.
 
     Places are the nodes ``0 .. num_nodes - 1``, the cache, and, for repeated ids of other nodes,

@@ -53,16 +53,10 @@ _RUN = tl.constexpr(64)  # requests for the same row that one read answers at mo
 
 @triton.jit(do_not_specialize=["table", "calls", "flag"])
 def gather_rows(
-    table,
-    calls,
-    flag,
-    NUM: tl.constexpr,
-    MIXED: tl.constexpr,
-    CHECK: tl.constexpr,
-    HOT: tl.constexpr,
-    SORTED: tl.constexpr,
+    table, calls, flag,
+    NUM: tl.constexpr, MIXED: tl.constexpr, CHECK: tl.constexpr, HOT: tl.constexpr, SORTED: tl.constexpr,
     TILE: tl.constexpr,
-):
+):  # fmt: skip
     """Copy the rows of ``NUM`` requests.
 
     table: address of ``[NUM, COLUMNS] int64``. calls: ``NUM * FIELDS`` integers. flag: address of an int32, which gets
@@ -101,21 +95,10 @@ def gather_rows(
 
 @triton.jit
 def _copy(
-    entry,
-    index,
-    order,
-    out,
-    count,
-    tile,
-    flag,
-    request,
-    WORD: tl.constexpr,
-    LANES: tl.constexpr,
-    CHECK: tl.constexpr,
-    HOT: tl.constexpr,
-    SORTED: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    entry, index, order, out, count, tile, flag, request,
+    WORD: tl.constexpr, LANES: tl.constexpr, CHECK: tl.constexpr, HOT: tl.constexpr,
+    SORTED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """Copy one tile of words of ``LANES`` times ``WORD``."""
     SIZE: tl.constexpr = LANES * WORD.primitive_bitwidth // 8
     source = tl.load(entry)

@@ -20,17 +20,9 @@ WIDE = tl.constexpr(8)  # rows that int64 numbers name
 
 @triton.jit
 def move_rows(
-    source,
-    source_rows,
-    target,
-    target_rows,
-    count,
-    words,
-    WORD: tl.constexpr,
-    LANES: tl.constexpr,
-    FROM: tl.constexpr,
-    TO: tl.constexpr,
-):
+    source, source_rows, target, target_rows, count, words,
+    WORD: tl.constexpr, LANES: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr,
+):  # fmt: skip
     """Copy ``count`` rows of ``words`` times ``LANES`` words.
 
     source, target: addresses of row 0. source_rows, target_rows: of ``[count]`` row numbers, unless FROM, or TO, is
@@ -46,30 +38,10 @@ def move_rows(
 
 @triton.jit
 def serve(
-    headers,
-    words,
-    host,
-    host_words,
-    others,
-    state,
-    host_state,
-    state_words,
-    before,
-    before_words,
-    reports,
-    source,
-    num_rows,
-    ids,
-    lengths,
-    target,
-    stride,
-    cap,
-    row_words,
-    blocks,
-    WORD: tl.constexpr,
-    LANES: tl.constexpr,
-    KIND: tl.constexpr,
-):
+    headers, words, host, host_words, others, state, host_state, state_words, before, before_words, reports,
+    source, num_rows, ids, lengths, target, stride, cap, row_words, blocks,
+    WORD: tl.constexpr, LANES: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
     """Report the received headers to the host (see ``report``; ``reports`` programs, all or none), and gather rows that
     other ranks request: at most ``cap`` for each, by ``blocks`` programs.
 
@@ -97,24 +69,9 @@ def serve(
 
 @triton.jit
 def settle(
-    came,
-    stride,
-    cap,
-    own,
-    hot,
-    most,
-    totals,
-    num_ranks,
-    rows,
-    positions,
-    target,
-    words,
-    blocks,
-    own_blocks,
-    WORD: tl.constexpr,
-    LANES: tl.constexpr,
-    KIND: tl.constexpr,
-):
+    came, stride, cap, own, hot, most, totals, num_ranks, rows, positions, target, words, blocks, own_blocks,
+    WORD: tl.constexpr, LANES: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
     """Copy rows to the result: the first ``cap`` rows of each other rank, own rows, and cached rows.
 
     - came: address of the rows from the first other rank; rows of the next one follow ``stride`` bytes later.

@@ -13,25 +13,10 @@ _LARGEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 @triton.jit
 def mark(
-    index,
-    wide,
-    count,
-    num_rows,
-    num_ranks,
-    rank,
-    table,
-    table_bits,
-    position_bits,
-    hot,
-    first,
-    buckets,
-    totals,
-    begins,
-    blocks,
-    bad,
-    DEDUPLICATE: tl.constexpr,
-    HOT: tl.constexpr,
-):
+    index, wide, count, num_rows, num_ranks, rank,
+    table, table_bits, position_bits, hot, first, buckets, totals, begins, blocks, bad,
+    DEDUPLICATE: tl.constexpr, HOT: tl.constexpr,
+):  # fmt: skip
     """Find the bucket of each id, and reserve positions in the buckets for the ids of this program.
 
     All arguments up to ``bad`` that are not numbers are addresses:
@@ -93,34 +78,10 @@ def mark(
 
 @triton.jit
 def place(
-    index,
-    wide,
-    count,
-    num_rows,
-    num_ranks,
-    rank,
-    first,
-    buckets,
-    totals,
-    begins,
-    blocks,
-    rows,
-    positions,
-    header,
-    words,
-    status,
-    failed,
-    epoch,
-    number,
-    signature,
-    parts,
-    lengths,
-    needs,
-    ids,
-    room,
-    bad,
+    index, wide, count, num_rows, num_ranks, rank, first, buckets, totals, begins, blocks, rows, positions,
+    header, words, status, failed, epoch, number, signature, parts, lengths, needs, ids, room, bad,
     WIDE_ROWS: tl.constexpr,
-):
+):  # fmt: skip
     """Write the entries of all buckets consecutively, and headers for the other ranks.
 
     All arguments up to ``bad`` that are not numbers are addresses:
