@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features.requests import row_layout
+from manyhop.memory.mapped_files import mappings
 from manyhop.memory.segments import HUGE, MADV_COLLAPSE
 
 _MOST = 4 << 30  # bytes for one loader; a GiB takes a core one to three seconds
@@ -82,14 +83,11 @@ def _collapse(found: list[tuple[int, int, Any]]) -> None:
 def _private_memory() -> list[tuple[int, int]]:
     """Return the addresses of this process's writable memory that has no file and is shared with nobody, ascending."""
     found: list[tuple[int, int]] = []
-    with open("/proc/self/maps") as file:
-        for line in file:
-            addresses, rights, _, _, inode = line.split(maxsplit=5)[:5]
-            if rights.startswith("rw") and rights[3] == "p" and inode == "0":
-                begin, end = (int(word, 16) for word in addresses.split("-"))
-                if found and found[-1][1] == begin:
-                    begin = found.pop()[0]
-                found.append((begin, end))
+    for begin, end, rights, _, path in mappings():
+        if rights.startswith("rw") and rights[3] == "p" and not path.startswith("/"):
+            if found and found[-1][1] == begin:
+                begin = found.pop()[0]
+            found.append((begin, end))
     return found
 
 

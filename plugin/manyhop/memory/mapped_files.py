@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,13 +41,13 @@ class MappedFiles:
     """Find the file behind an address; works on Linux only."""
 
     def __init__(self) -> None:
-        self._ranges = _read_mappings()
+        self._mappings = [found for found in mappings(unchanged=True) if found.is_file]
 
     def find(self, address: int, nbytes: int) -> FilePlace | None:
         """Return the file with these bytes; ``None`` for ordinary memory, deleted files, and mappings that were
         changed.
         """
-        for found in self._ranges:
+        for found in self._mappings:
             if found.begin <= address and address + nbytes <= found.end:
                 break
         else:
@@ -57,9 +58,8 @@ class MappedFiles:
             return None
         if found.offset + (address + nbytes - found.begin) > state.st_size:
             return None
-        return FilePlace(
-            found.path, found.offset + address - found.begin, nbytes, found.writes_through, _identity(state)
-        )
+        writes_through = found.rights[1] == "w" and found.rights[3] == "s"
+        return FilePlace(found.path, found.offset + address - found.begin, nbytes, writes_through, _identity(state))
 
     def pages_of(self, table: Tensor) -> Tensor:
         """Return a contiguous tensor whose memory is a file as the pages that the system keeps for all processes.
@@ -120,48 +120,47 @@ def reside_in_files(addresses: Sequence[int]) -> list[bool]:
 
     Faster than :class:`MappedFiles`, and also true if the process has changed some of the pages.
     """
-    try:
-        with open("/proc/self/maps") as file:
-            lines = [line.split(maxsplit=5) for line in file]
-    except OSError:
-        return [False] * len(addresses)
     ends, on_disk = [], []
-    for words in lines:  # addresses, rights, offset, device, inode, path
-        path = words[5].rstrip("\n") if len(words) == 6 else ""
-        begin, end = (int(word, 16) for word in words[0].split("-"))
-        ends += [begin, end]  # ascending: before a range, and inside of it
-        on_disk += [False, path.startswith("/") and not path.startswith("/dev/") and not path.endswith(" (deleted)")]
+    for found in mappings():
+        ends += [found.begin, found.end]  # ascending: before a range, and inside of it
+        on_disk += [False, found.is_file and not found.path.startswith("/dev/")]
     return [bool(ends) and address < ends[-1] and on_disk[bisect.bisect_right(ends, address)] for address in addresses]
 
 
-@dataclass(frozen=True)
-class _Range:
+class Mapping(NamedTuple):
+    """A range of addresses. The ``path`` begins with ``/``, except for private memory without a file."""
+
     begin: int
     end: int
+    rights: str
     offset: int
     path: str
-    writes_through: bool
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether the memory is a file that exists."""
+        return self.path.startswith("/") and not self.path.endswith(" (deleted)")
 
 
-def _read_mappings() -> list[_Range]:
+def mappings(*, unchanged: bool = False) -> list[Mapping]:
+    """Return the mappings of this process, ascending; none except on Linux.
+
+    ``unchanged``: without files of which this process has changed pages. This takes long.
+    """
     try:
-        with open("/proc/self/smaps") as file:
-            lines = file.readlines()
+        with open("/proc/self/smaps" if unchanged else "/proc/self/maps") as file:
+            lines = [line.split(maxsplit=5) for line in file]
     except OSError:
         return []
-    ranges: list[_Range] = []
-    for line in lines:
-        words = line.split(maxsplit=5)
-        if not words[0].endswith(":"):  # a mapping: addresses, rights, offset, device, inode, path
-            path = words[5].rstrip("\n") if len(words) == 6 else ""
-            shared = words[1][3] == "s"
-            is_file = path.startswith("/") and not path.endswith(" (deleted)") and "x" not in words[1]
+    found: list[Mapping] = []
+    for words in lines:
+        if not words[0].endswith(":"):  # addresses, rights, offset, device, inode, path
             begin, end = (int(word, 16) for word in words[0].split("-"))
-            if is_file:
-                ranges.append(_Range(begin, end, int(words[2], 16), path, shared and words[1][1] == "w"))
-        elif words[0] == "Anonymous:" and is_file and words[1] != "0":
-            ranges.pop()  # pages of it were written to, and differ from the file
-    return ranges
+            path = words[5].rstrip("\n") if len(words) == 6 else ""
+            found.append(Mapping(begin, end, words[1], int(words[2], 16), path))
+        elif words[0] == "Anonymous:" and words[1] != "0" and found[-1].is_file:
+            found.pop()
+    return found
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:
