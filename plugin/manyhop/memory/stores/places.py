@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,8 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, Shards, is_pinnable, pin
-from manyhop.files import Rows
 from manyhop.memory.places import GRAPH_PLACES, SPREAD_PLACES, STORE_PLACES, Place, check_place
-from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
+from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, PlacedRows, begin_of, part_of_rows
 from manyhop.memory.stores.spread import hold, make_memory
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
@@ -38,15 +36,9 @@ def check_graph_place(place: Any, *, spreads: bool = False) -> None:
 
 
 def store_device(place: Any, device: Any, timeout: float | None) -> torch.device | None:
-    """Return the GPU that a store's place is on; ``None``: host memory.
+    """Return the GPU that a store's place is on, from its user's arguments; ``None``: host memory.
 
-    Args:
-        place: the user's ``placement``.
-        device: device that the user passed; ``None``: the current GPU if the place needs one, otherwise host memory.
-        timeout: ``rank_timeout`` that the user passed.
-
-    Raises:
-        InputError: arguments that do not make sense, or no such GPU.
+    If ``device`` is ``None``, places that need a GPU are on the current one.
     """
     check_place(place, STORE_PLACES)
     if timeout is not None and place in ("process", "mapped"):
@@ -79,11 +71,7 @@ def _there(device: torch.device, place: str) -> torch.device:
 
 
 def leaves_host(place: Place, device: Any) -> bool:
-    """Return whether data that a node shares moves on to GPUs or over nodes.
-
-    Raises:
-        InputError: as :func:`store_device`; a place that ranks do not share.
-    """
+    """Return whether data that a node shares moves on to GPUs or over nodes; InputError if ranks do not share it."""
     on_host = store_device(place, device, None) is None
     if place in ("process", "mapped"):
         raise InputError(f"Expected a placement that ranks share, got {place!r}. Call load() without share().")
@@ -121,8 +109,8 @@ def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
     return hold(memory.whole, "sharded")
 
 
-class GPURows:
-    """Place rows where GPUs read them, and gather rows that ranks exchange. All ranks create and call it.
+class GPURows(PlacedRows):
+    """Place rows where GPUs read them, and gather rows that ranks exchange. ``fill`` writes to GPUs, unless pinned.
 
     Args:
         place: ``pinned``, ``device``, ``sharded`` or ``distributed``.
@@ -130,23 +118,13 @@ class GPURows:
         timeout: seconds to wait for other ranks.
     """
 
-    _numbers = itertools.count(1)
-
     def __init__(self, place: Place, device: torch.device, timeout: float) -> None:
-        self._place, self._device, self._timeout = place, device, timeout
-        self._title = f"GPU store {next(self._numbers)}"
+        super().__init__("GPU store", timeout)
+        self._place, self._device = place, device
         self._host = NodeRows(False, timeout)
         self._exchange: GPUExchange | None = None
-        self._calls = itertools.count()
 
     def put(self, tensor: Any, index: Any, name: str) -> Tensor | DistributedRows:
-        """Put a tensor that all ranks have, or parts of it, as :meth:`NodeRows.put`; the whole may be on a GPU.
-
-        Raises:
-            CapacityError: there is not enough memory.
-            FeatureError: not a tensor; the parts do not fit together.
-            RankError: ranks pass different tensors, or are late.
-        """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         place = self._place_in(ours)
         if place == "pinned":
@@ -165,28 +143,7 @@ class GPURows:
             memory.put(part, begin)
         return rows_of_memory(memory)
 
-    def read(self, rows: Rows, name: str) -> Tensor | DistributedRows:
-        """Read a tensor from files that all nodes see: each rank reads only the rows that it will hold.
-
-        Raises:
-            CapacityError: there is not enough memory.
-            InputError: a file that is truncated or damaged.
-            RankError: the ranks have different files; another rank failed or is late.
-        """
-        from manyhop.features.whole_memory.partition import read_rows
-
-        return self.make(
-            rows.shape, rows.dtype, name, lambda wanted, out: read_rows(rows, wanted, out, threads=None, progress=None)
-        )
-
     def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | DistributedRows:
-        """Return a tensor that exists once in its place, as :meth:`NodeRows.make`; ``fill`` writes to GPUs, unless
-        pinned.
-
-        Raises:
-            CapacityError: there is not enough memory.
-            RankError: the ranks make different tensors; another rank failed or is late.
-        """
         place = self._place_in(world.init(timeout=self._timeout))
         if place == "pinned":
             return self._pinned(self._host.make(shape, dtype, name, fill))
@@ -200,7 +157,6 @@ class GPURows:
         return rows_of_memory(memory)
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        """Gather rows that are distributed, outside of a loader. All ranks call it."""
         if self._exchange is None:
             from manyhop.features import GPUExchange
 
@@ -227,11 +183,7 @@ class GPURows:
 
 
 def page_locked(rows: Tensor) -> Tensor:
-    """Return rows in page-locked memory: in place, unless this process alone has them and they are few.
-
-    Raises:
-        CapacityError: the system cannot page-lock it.
-    """
+    """Return rows in page-locked memory: in place, unless this process alone has them and they are few."""
     if not is_pinnable(rows) and world.current().local_world_size == 1:
         return rows.pin_memory()
     pin(rows)
@@ -242,8 +194,7 @@ class StoreExchange:
     """Gathers rows of a store that ranks exchange, outside of a loader. All ranks create and call it."""
 
     def __init__(self, place: NodeRows | GPURows | None) -> None:
-        self._place = place
-        self._of_others: dict[bool, NodeRows | GPURows | None] = {}
+        self._places = {} if place is None else {isinstance(place, GPURows): place}
 
     def __call__(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows whose sources are all sharded over nodes, or all distributed over GPUs."""
@@ -252,14 +203,11 @@ class StoreExchange:
     def place_of(self, rows: ShardedRows | DistributedRows) -> NodeRows | GPURows:
         """Return the object that places and gathers rows like these."""
         on_gpus = isinstance(rows, DistributedRows)
-        if self._place is not None and on_gpus == isinstance(self._place, GPURows):
-            return self._place
-        if on_gpus not in self._of_others:  # they were stored unchanged
-            place: Place = "distributed" if on_gpus else "sharded"
-            self._of_others[on_gpus] = rows_in(place, rows.rows.device if on_gpus else None, None)
-        found = self._of_others[on_gpus]
-        assert found is not None
-        return found
+        if on_gpus not in self._places:  # they were stored unchanged
+            found = rows_in("distributed" if on_gpus else "sharded", rows.rows.device if on_gpus else None, None)
+            assert found is not None
+            self._places[on_gpus] = found
+        return self._places[on_gpus]
 
 
 def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[ShardedRows, DistributedRows]:
@@ -267,11 +215,6 @@ def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[
 
     Returns:
         For each :class:`ShardedRows` among them, the rows that GPUs exchange: one object for all loaders.
-
-    Raises:
-        CapacityError: the system does not let this rank page-lock its part.
-        InputError: nodes have unequal numbers of ranks.
-        RankError: another rank failed or is late.
     """
     spread = [rows for _, rows in named if isinstance(rows, ShardedRows) and not rows.is_whole]
     if not spread:

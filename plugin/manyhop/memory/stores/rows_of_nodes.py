@@ -13,7 +13,8 @@ from torch import Tensor
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, GraphError, RankError
-from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
+from manyhop.features import BufferPool, DistributedRows, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
+from manyhop.features.whole_memory.partition import read_rows
 from manyhop.files import Rows
 from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory.sharing import share
@@ -27,31 +28,64 @@ from manyhop.system.memory import require_memory
 Fill: TypeAlias = Callable[[range, Tensor], None]
 """``fill(rows, out)`` writes rows of a tensor, by their numbers, into ``out``, ``[len(rows), ...]``."""
 
+AnyRows: TypeAlias = Tensor | ShardedRows | DistributedRows
 
-class NodeRows:
-    """Place tensors in the memory of nodes, and gather rows that are spread over nodes. All ranks create and call it.
+
+class PlacedRows:
+    """Rows in the places of a store. All ranks create it and call its methods, which raise:
+
+    - CapacityError: there is not enough memory.
+    - FeatureError: not a tensor; parts that do not fit together.
+    - RankError: ranks pass different tensors; another rank failed or is late.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, title: str, timeout: float) -> None:
+        self._timeout, self._title = timeout, f"{title} {next(self._numbers)}"
+        self._calls = itertools.count()
+
+    def put(self, tensor: Any, index: Any, name: str) -> AnyRows:
+        """Return a tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin,
+        end)``).
+        """
+        raise NotImplementedError
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> AnyRows:
+        """Return a tensor that exists once: every rank writes a part of the rows, with ``fill``, which must not
+        communicate.
+        """
+        raise NotImplementedError
+
+    def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows outside of a loader."""
+        raise NotImplementedError
+
+    def read(self, rows: Rows, name: str) -> AnyRows:
+        """Return a tensor in files that all nodes see: every rank reads a part of the rows.
+
+        Raises:
+            InputError: a file that is truncated or damaged.
+        """
+        return self.make(
+            rows.shape, rows.dtype, name, lambda wanted, out: read_rows(rows, wanted, out, threads=None, progress=None)
+        )
+
+
+class NodeRows(PlacedRows):
+    """Place tensors in the memory of nodes, and gather rows that are spread over nodes.
 
     Args:
         sharded: whether every node holds a part of the rows instead of all.
         timeout: seconds to wait for other ranks.
     """
 
-    _numbers = itertools.count(1)
-
     def __init__(self, sharded: bool, timeout: float) -> None:
-        self._sharded, self._timeout = sharded, timeout
-        self._title = f"store {next(self._numbers)}"
+        super().__init__("store", timeout)
+        self._sharded = sharded
         self._exchange: Exchange | None = None
-        self._calls = itertools.count()
 
     def put(self, tensor: Any, index: Any, name: str) -> Tensor | ShardedRows:
-        """Return a tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin,
-        end)``).
-
-        Raises:
-            FeatureError: not a tensor; the parts do not fit together.
-            RankError: ranks pass different tensors, or are late.
-        """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
@@ -60,33 +94,7 @@ class NodeRows:
         rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(), what, self._timeout)
         return self._held(rows, num_rows, ours)
 
-    def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
-        """Return a tensor in files that all nodes see: every rank reads a part of the rows that its node will hold.
-
-        Raises:
-            InputError: a file that is truncated or damaged.
-            CapacityError: the rows do not fit in memory.
-            RankError: the ranks have different files; another rank failed or is late.
-        """
-
-        def fill(wanted: range, out: Tensor) -> None:
-            rows.read(wanted.start, wanted.stop, out=out)
-
-        return self.make(rows.shape, rows.dtype, name, fill)
-
     def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | ShardedRows:
-        """Return a tensor that exists once: every rank writes a part of the rows that its node will hold.
-
-        Args:
-            shape: ``[num_rows, ...]``, of the whole.
-            dtype: of the rows.
-            name: for errors.
-            fill: writes rows. Must not communicate.
-
-        Raises:
-            CapacityError: the rows do not fit in memory.
-            RankError: the ranks make different tensors; another rank failed or is late.
-        """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         control.agree(what, {"dtype": str(dtype), "shape": list(shape)}, timeout=DEFAULT_TIMEOUT)
         self._connected()
@@ -104,12 +112,7 @@ class NodeRows:
         return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
 
     def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
-        """Return the concatenated parts of all ranks, in the order of the ranks.
-
-        Raises:
-            GraphError: ranks put the same part.
-            RankError: the ranks do not put the same tensors, or are late.
-        """
+        """Return the concatenated parts of all ranks, in the order of the ranks; GraphError if two are the same."""
         ours = world.init(timeout=self._timeout)
         counts = counts_of_parts([*parts.values()], name, f"{self._title}, {name}", self._timeout)
         begin, wanted = sum(counts[: ours.rank]), self._wanted(sum(counts), ours)
@@ -119,7 +122,6 @@ class NodeRows:
         ]
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        """Gather rows outside of a loader. All ranks call it."""
         return self._connected().gather(requests, (0, next(self._calls)), pool=pool)
 
     def _put_whole(self, tensor: Any, ours: World, what: str) -> Tensor | ShardedRows:
@@ -145,12 +147,7 @@ class NodeRows:
 
 
 def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float) -> list[int]:
-    """Return how many entries the part of each rank has. All ranks call it.
-
-    Raises:
-        GraphError: ranks put the same part, which would be there as often.
-        RankError: another rank failed or is late.
-    """
+    """Return how many entries the part of each rank has; GraphError if two are the same. All ranks call it."""
     ours, count = world.init(timeout=timeout), len(part[0])
     if ours.world_size == 1:
         return [count]
@@ -169,12 +166,7 @@ def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float
 
 
 def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, on_gpu: bool = False) -> int | None:
-    """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it.
-
-    Raises:
-        FeatureError: something else was given, or parts on some ranks only.
-        RankError: another rank failed or is late.
-    """
+    """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it."""
     problem, begin = _problem(tensor, index, name, on_gpu=on_gpu)
     every = control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=timeout)
     if problem:
@@ -194,9 +186,6 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
     """Return a rank's part of a tensor, and the number of all rows. All ranks call it.
 
     A part without rows gets the shape and dtype of the others: its rank may lack them.
-
-    Raises:
-        RankError: another rank failed or is late.
     """
     facts: dict[str, Any] = {"end": begin + len(part)}
     if len(part):
