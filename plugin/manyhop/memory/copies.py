@@ -63,16 +63,15 @@ def find_or_build(
     """Return the copy that a process of this node uses or is building, or build it.
 
     Args:
-        key: at most 80 characters, which no other user can guess.
-        build: must not use the same key.
+        key: at most 80 characters, which no other user can guess; ``build`` must not use it.
+        build: returns the copy.
         what: name of the object in errors.
         rank: rank of this process, for errors of the others.
         timeout: seconds to wait for the process that builds and, in that process, for ``others``.
         others: number of other processes that also call this; the builder waits for them.
 
     Raises:
-        RankError: building failed in another process, which may have ended or be too slow; the others did not call, or
-            called it for a different object.
+        RankError: building failed or is too slow in another process; others did not call, or for a different object.
     """
     end = time.monotonic() + timeout
     while True:

@@ -66,9 +66,6 @@ class MappedFiles:
 
         It must not be written to, although torch allows it. To page-lock memory that this process may write to would
         copy the file. Other tensors are returned unchanged.
-
-        Raises:
-            InputError: the file has just changed.
         """
         place = self.find(table.data_ptr(), table.nbytes)
         if place is None:

@@ -41,7 +41,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
     begin, end, owner = _extent(source)
     if begin == end or _registry.has(begin, end):
         return
-    if isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end):
+    if isinstance(source, Tensor) and source.is_pinned() and not _registry.over(begin, end):
         return
     _registry.add(begin, end)
     weakref.finalize(owner, _registry.remove, begin, end).atexit = False
@@ -50,7 +50,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
 def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
     """Undo :func:`pin`; wait for the GPU first. Other memory is left unchanged."""
     begin, end, _ = _extent(source)
-    if _registry.overlaps(begin, end):
+    if _registry.over(begin, end):
         torch.cuda.synchronize()
         _registry.remove(begin, end)
 
@@ -84,7 +84,7 @@ def generation() -> int:
 
 @dataclass
 class _Piece:
-    """Pages that were pinned by one call."""
+    """Pages that were pinned by one call, and the number of their users."""
 
     begin: int
     end: int
@@ -105,13 +105,9 @@ class _Registry:
         """Return whether exactly this was pinned here."""
         return (begin, end) in self._users
 
-    def overlaps(self, begin: int, end: int) -> bool:
-        """Return whether any of it was pinned here."""
-        return bool(self._over(begin, end))
-
     def covers(self, begin: int, end: int) -> bool:
         """Return whether all of it was pinned here."""
-        for piece in self._over(begin, end):
+        for piece in self.over(begin, end):
             if piece.begin > begin:
                 return False
             begin = piece.end
@@ -124,7 +120,7 @@ class _Registry:
         with self._lock:
             if user in self._users:
                 return
-            over, at = self._over(begin, end), begin
+            over, at = self.over(begin, end), begin
             new: list[_Piece] = []
             try:
                 for stop in [*(piece.begin for piece in over), end]:
@@ -151,7 +147,7 @@ class _Registry:
             if user not in self._users:
                 return
             self._users.remove(user)
-            for piece in self._over(begin, end):
+            for piece in self.over(begin, end):
                 piece.users -= 1
                 if not piece.users:
                     _unregister(piece.begin)
@@ -164,7 +160,8 @@ class _Registry:
         self.bytes, self._pieces, self._users, self._lock = 0, [], set(), threading.RLock()
         self.generation += 1
 
-    def _over(self, begin: int, end: int) -> list[_Piece]:
+    def over(self, begin: int, end: int) -> list[_Piece]:
+        """Return the pieces that have some of it."""
         pieces = self._pieces
         first = bisect.bisect_right(pieces, begin, key=lambda piece: piece.end)
         last = bisect.bisect_left(pieces, end, key=lambda piece: piece.begin)

@@ -34,10 +34,8 @@ class Segment:
 
     id: str
     """Random; equal in all processes."""
-
     fd: int
     """Descriptor to pass on to other processes; open as long as the memory is mapped."""
-
     memory: Bytes
     """``[size] uint8``. Never moves."""
 
@@ -57,7 +55,7 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
     """Create memory of at least ``size`` bytes, all zero, in huge pages if the system has them.
 
     Raises:
-        CapacityError: there is not as much memory; it names ``what`` it was for, and the ``remedy``.
+        CapacityError: there is not as much memory.
     """
     size = round_up(max(size, 1), HUGE if size >= HUGE else mmap.PAGESIZE)
     require_memory(what, size, remedy)
@@ -66,7 +64,10 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
     try:
         os.truncate(fd, size)
         mapping, begin = _map(fd, size)
-        _gather_into_huge_pages(mapping, begin, size)
+        if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):  # random reads of small rows are twice as fast there
+            np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only memory with a page can get a huge one
+            with contextlib.suppress(OSError):  # an older kernel, or memory in too small pieces
+                mapping.madvise(MADV_COLLAPSE, begin, size)
         return _register(id, fd, mapping, begin, size)
     except BaseException:
         os.close(fd)
@@ -139,15 +140,6 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
     with contextlib.suppress(OSError):  # huge pages are off
         mapping.madvise(mmap.MADV_HUGEPAGE, begin, size)
     return mapping, begin  # also unmaps the file
-
-
-def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:
-    """Request huge pages for fresh memory. Random reads of small rows are twice as fast there."""
-    if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return
-    np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only memory with a page can get a huge one
-    with contextlib.suppress(OSError):  # an older kernel, or memory in too small pieces
-        mapping.madvise(MADV_COLLAPSE, begin, size)
 
 
 @functools.cache

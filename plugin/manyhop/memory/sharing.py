@@ -13,8 +13,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -35,9 +34,8 @@ _PIECE = 256 << 20  # bytes that are copied at once
 _WORTH_A_LOOK = 1 << 16  # bytes of the smallest tensor that is looked up among mapped files
 
 
-@dataclass(frozen=True)
-class SegmentPlace:
-    """Some bytes of a segment."""
+class SegmentPlace(NamedTuple):
+    """Some bytes of a segment; ``segment`` is empty for the one with the pickle."""
 
     segment: str
     offset: int
@@ -47,9 +45,7 @@ class SegmentPlace:
 def pack(what: str, value: Any) -> Copy:
     """Copy an object into shared memory, except tensors that are in shared memory or in mapped files already.
 
-    Args:
-        what: name of the object in errors.
-        value: anything that can be pickled. Tensors bring all of the storage that they are views of.
+    Tensors bring all of the storage that they are views of. ``what`` names the object in errors.
 
     Raises:
         InputError: it cannot be pickled, or has tensors that are not on the CPU.
@@ -69,7 +65,7 @@ def pack(what: str, value: Any) -> Copy:
         place = _present_place(source, files)
         if place is None:
             size = round_up(size, _PAGE if source.nbytes >= _PAGE else _ALIGN)
-            place = SegmentPlace("", size, source.nbytes)  # in the segment with the pickle
+            place = SegmentPlace("", size, source.nbytes)
             new.append((source, size))
             size += source.nbytes
         places.append(place)
@@ -83,7 +79,8 @@ def pack(what: str, value: Any) -> Copy:
                 segment.memory[begin + done : begin + done + part.nbytes] = part
                 bar.add(part.nbytes)
     segment.memory[pickle_at[0] : sum(pickle_at)] = np.frombuffer(content, np.uint8)
-    return Copy((segment, *_older_segments(places)), pickle_at)
+    older = dict.fromkeys(p.segment for p in places if isinstance(p, SegmentPlace) and p.segment)
+    return Copy((segment, *filter(None, map(segments.find, older))), pickle_at)
 
 
 def unpack(packed: Copy) -> Any:
@@ -172,19 +169,11 @@ class _Unpickler(pickle.Unpickler):
 
 def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | FilePlace | None:
     """Return where other processes find these bytes already."""
-    if source.nbytes == 0:
-        return None
-    found = segments.where(source.ctypes.data)
+    address, nbytes = source.ctypes.data, source.nbytes
+    found = segments.where(address) if nbytes else None
     if found is not None:
-        return SegmentPlace(*found, source.nbytes)
-    if files is None or source.nbytes < _WORTH_A_LOOK:
-        return None
-    return files.find(source.ctypes.data, source.nbytes)
-
-
-def _older_segments(places: Sequence[SegmentPlace | FilePlace]) -> list[Segment]:
-    ids = dict.fromkeys(p.segment for p in places if isinstance(p, SegmentPlace) and p.segment)
-    return [found for found in map(segments.find, ids) if found is not None]
+        return SegmentPlace(*found, nbytes)
+    return files.find(address, nbytes) if files is not None and nbytes >= _WORTH_A_LOOK else None
 
 
 T = TypeVar("T")
@@ -240,9 +229,9 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         numbered = f"share() number {_calls}, of {name}"[:1000]
         return _once(f"{_run} share {_calls}", guarded, numbered, timeout, others)
 
-    return (
-        get() if found.num_nodes == 1 else control.attempt("share()", get, timeout=timeout, what=f"share() of {name}")
-    )
+    if found.num_nodes == 1:
+        return get()
+    return control.attempt("share()", get, timeout=timeout, what=f"share() of {name}")
 
 
 def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
@@ -253,10 +242,6 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
     depends on. It is ``build()`` without a ``share()`` before, after the end of its run, and where the rank that
     builds it fails, is killed or is too slow.
 
-    Args:
-        key: any length.
-        build: function without arguments that returns anything that can be pickled. Must not communicate.
-        what: name of the result in errors of other ranks.
     """
     if not _run:
         return build()
@@ -269,20 +254,11 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
 def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str, remedy: str) -> Segment | None:
     """Return memory that the ranks of this node share and may write to, as long as one uses it.
 
-    This is not a collective: any rank may ask, at any time, alone, also before ``init``.
-
-    Args:
-        key: any length; the same size belongs to it on all ranks.
-        size: bytes.
-        begin: called with the memory, all zeros, by the rank that asks first, before others get it.
-        what: name of it, for errors.
-        remedy: advice for the error if there is too little memory.
-
-    Returns:
-        ``None`` if no other rank of the node is known of.
+    This is not a collective: any rank may ask, at any time, alone, also before ``init``. The rank that asks first calls
+    ``begin`` with the memory, all zeros, before others get it. ``None``: no other rank of the node is known of.
 
     Raises:
-        CapacityError: there is not as much memory.
+        CapacityError: there is not as much memory; the error has ``what`` and the ``remedy``.
         RankError: the rank that makes it failed.
     """
     name = world.launch()
