@@ -14,7 +14,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.files.dtypes import dtype_of_code, dtype_of_name, dtype_of_numpy
-from manyhop.files.parquet import parquet_columns, read_parquet
+from manyhop.files.parquet import ParquetPart, arrow, open_parquet, parquet_columns
 from manyhop.files.part import FilePart, file_size
 from manyhop.files.rows import Paths, Rows
 
@@ -263,6 +263,42 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
             f"{size}: the file is truncated, or the manifest's shape or dtype is wrong."
         )
     return part
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Rows:
+    """Read one column of numbers or of lists of numbers, or multiple columns of numbers of the same dtype."""
+    types = arrow("Reading Parquet files").types
+    with open_parquet(path) as file:
+        schema, meta = file.schema_arrow, file.metadata
+        kinds = []
+        for name in columns:
+            kind = schema.field(name).type
+            width: tuple[int, ...] = ()
+            if types.is_fixed_size_list(kind):
+                width, kind = (kind.list_size,), kind.value_type
+            elif types.is_list(kind) or types.is_large_list(kind):
+                width, kind = (_first_length(file, path, name),), kind.value_type
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                raise InputError(f"{path}, column '{name}': expected numbers or lists of numbers, got {kind}.")
+            kinds.append((dtype_of_numpy(np.dtype(kind.to_pandas_dtype()), f"{path}, column '{name}'"), width))
+        bounds = np.cumsum([0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))])
+        num_rows = int(meta.num_rows)
+    if len(set(kinds)) > 1 or (len(kinds) > 1 and kinds[0][1]):
+        raise InputError(
+            f"{path}: expected several columns to be numbers of one dtype, got "
+            f"{', '.join(f'{name}: {kind} {list(width)}' for name, (kind, width) in zip(columns, kinds, strict=True))}."
+        )
+    dtype, width = kinds[0]
+    part = ParquetPart(path, tuple(columns), num_rows, tuple(int(b) for b in bounds))
+    return Rows([part], dtype, width if len(columns) == 1 else (len(columns),))
+
+
+def _first_length(file: Any, path: Path, name: str) -> int:
+    """Return the length of the first list of a column; reading checks that all lists have it."""
+    for batch in file.iter_batches(batch_size=1, columns=[name]):
+        if batch.num_rows and batch.column(0).null_count == 0:
+            return len(batch.column(0)[0])
+    raise InputError(f"{path}, column '{name}': expected lists of numbers, got no list to take the length from.")
 
 
 def check_sum(name: str, value: Any, digits: int, where: Path) -> str:

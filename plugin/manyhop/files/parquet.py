@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.files.dtypes import dtype_of_numpy
 from manyhop.files.part import file_size
-from manyhop.files.rows import Rows
 
 
 def arrow(purpose: str, module: str = "pyarrow") -> Any:
@@ -77,42 +75,6 @@ class ParquetPart:
         """Check nothing: pyarrow verifies the checksums of Parquet files, if any."""
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> Rows:
-    """Read one column of numbers or of lists of numbers, or multiple columns of numbers of the same dtype."""
-    types = arrow("Reading Parquet files").types
-    with open_parquet(path) as file:
-        schema, meta = file.schema_arrow, file.metadata
-        kinds = []
-        for name in columns:
-            kind = schema.field(name).type
-            width: tuple[int, ...] = ()
-            if types.is_fixed_size_list(kind):
-                width, kind = (kind.list_size,), kind.value_type
-            elif types.is_list(kind) or types.is_large_list(kind):
-                width, kind = (_first_length(file, path, name),), kind.value_type
-            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-                raise InputError(f"{path}, column '{name}': expected numbers or lists of numbers, got {kind}.")
-            kinds.append((dtype_of_numpy(np.dtype(kind.to_pandas_dtype()), f"{path}, column '{name}'"), width))
-        bounds = np.cumsum([0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))])
-        num_rows = int(meta.num_rows)
-    if len(set(kinds)) > 1 or (len(kinds) > 1 and kinds[0][1]):
-        raise InputError(
-            f"{path}: expected several columns to be numbers of one dtype, got "
-            f"{', '.join(f'{name}: {kind} {list(width)}' for name, (kind, width) in zip(columns, kinds, strict=True))}."
-        )
-    dtype, width = kinds[0]
-    part = ParquetPart(path, tuple(columns), num_rows, tuple(int(b) for b in bounds))
-    return Rows([part], dtype, width if len(columns) == 1 else (len(columns),))
-
-
-def _first_length(file: Any, path: Path, name: str) -> int:
-    """Return the length of the first list of a column; reading checks that all lists have it."""
-    for batch in file.iter_batches(batch_size=1, columns=[name]):
-        if batch.num_rows and batch.column(0).null_count == 0:
-            return len(batch.column(0)[0])
-    raise InputError(f"{path}, column '{name}': expected lists of numbers, got no list to take the length from.")
-
-
 def numbers(where: str, array: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """Return a column of numbers, or of lists of equal length, as an array of ``shape``."""
     types = arrow("Reading Parquet files").types
@@ -121,17 +83,12 @@ def numbers(where: str, array: Any, shape: Sequence[int]) -> np.ndarray[Any, Any
     if array.null_count:
         raise InputError(f"{where}: expected a number in every row, got {array.null_count} rows without one.")
     if not types.is_primitive(array.type):
-        lengths = array.value_lengths().to_numpy(zero_copy_only=False) if not _fixed(array) else None
-        if lengths is not None and (lengths != shape[1]).any():
-            raise InputError(
-                f"{where}: expected lists of {shape[1]} numbers, got one of {lengths[lengths != shape[1]][0]}."
-            )
+        if not types.is_fixed_size_list(array.type):
+            lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+            if (wrong := lengths[lengths != shape[1]]).size:
+                raise InputError(f"{where}: expected lists of {shape[1]} numbers, got one of {wrong[0]}.")
         array = array.flatten()
         if array.null_count:
             raise InputError(f"{where}: expected numbers only, got {array.null_count} missing ones in the lists.")
     values: np.ndarray[Any, Any] = np.array(array.to_numpy(zero_copy_only=False))  # a copy: arrow's memory is read-only
     return values.reshape(tuple(shape))
-
-
-def _fixed(array: Any) -> bool:
-    return bool(arrow("Reading Parquet files").types.is_fixed_size_list(array.type))

@@ -8,8 +8,8 @@ import mmap
 import os
 import sys
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,24 +28,15 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" e
 
 
 class Part(Protocol):
-    """Some rows of a tensor, in one file."""
+    """Some rows of a tensor, in one file. ``cuts`` divides a range of rows into ranges that are read one at a time."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
-
+    def path(self) -> Path: ...
     @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-
-    def cuts(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the rows ``[begin, end)`` in ranges that are read one at a time."""
-
-    def read(self, begin: int, end: int, out: Tensor) -> None:
-        """Read rows ``[begin, end)`` into ``out``, which is contiguous."""
-
-    def check(self, rows: Tensor | None) -> None:
-        """Raise InputError if ``rows`` (``None``: the file) do not match existing checksums."""
+    def num_rows(self) -> int: ...
+    def cuts(self, begin: int, end: int) -> list[tuple[int, int]]: ...
+    def read(self, begin: int, end: int, out: Tensor) -> None: ...
+    def check(self, rows: Tensor | None) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,29 +135,26 @@ class FilePart:
     def crc32_of(self, rows: Tensor | None) -> str:
         """Return the CRC-32 of ``rows`` (``None``: of the file)."""
         value = 0
-
-        def update(data: memoryview) -> None:
-            nonlocal value
+        for data in self._pieces(rows):
             value = zlib.crc32(data, value)
-
-        self._each(rows, update)
         return f"{value:08x}"
 
     def _sha256(self, rows: Tensor | None) -> str:
         digest = hashlib.sha256()
-        self._each(rows, digest.update)
+        for data in self._pieces(rows):
+            digest.update(data)
         return digest.hexdigest()
 
-    def _each(self, rows: Tensor | None, use: Callable[[memoryview], None]) -> None:
+    def _pieces(self, rows: Tensor | None) -> Iterator[memoryview]:
         if rows is not None:
-            use(bytes_of(rows))
+            yield bytes_of(rows)
             return
         buffer = torch.empty(min(CHUNK, self.nbytes), dtype=torch.uint8, device="cpu")
-        whole = FilePart(path=self.path, offset=self.offset, num_rows=self.nbytes, row_bytes=1)
+        whole = replace(self, num_rows=self.nbytes, row_bytes=1)
         for begin in range(0, self.nbytes, CHUNK):
             out = buffer[: min(CHUNK, self.nbytes - begin)]
             whole.read(begin, begin + out.numel(), out)
-            use(bytes_of(out))
+            yield bytes_of(out)
 
 
 def file_size(path: Path) -> int:

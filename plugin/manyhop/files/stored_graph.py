@@ -96,11 +96,9 @@ class StoredGraph:
 
     def features(self) -> Iterator[tuple[str, Rows]]:
         """Yield every tensor that is not topology, with a name such as ``paper.x``."""
-        found = [(node_type, nodes.tensors, nodes.others) for node_type, nodes in self.nodes.items()]
-        found += [(".".join(edge_type), edges.tensors, edges.others) for edge_type, edges in self.edges.items()]
-        for key, tensors, others in found:
-            for name, rows in (*tensors.items(), *others.tensors.items()):
-                yield name if self.is_homogeneous else f"{key}.{name}", rows
+        for prefix, found in self._types():
+            for name, rows in (*found.tensors.items(), *found.others.tensors.items()):
+                yield prefix + name, rows
         yield from self.others.tensors.items()
 
     def shardable(self) -> frozenset[str]:
@@ -109,21 +107,25 @@ class StoredGraph:
         These are tensors of two or more dimensions with a row for each node or edge. Others, such as labels, masks,
         times and weights, are small, or needed whole by samplers.
         """
-        found = [(node_type, nodes.tensors) for node_type, nodes in self.nodes.items()]
-        found += [(".".join(edge_type), edges.tensors) for edge_type, edges in self.edges.items()]
         return frozenset(
-            name if self.is_homogeneous else f"{key}.{name}"
-            for key, tensors in found
-            for name, rows in tensors.items()
+            prefix + name
+            for prefix, found in self._types()
+            for name, rows in found.tensors.items()
             if len(rows.shape) > 1
         )
 
     def topology(self) -> Iterator[tuple[str, Rows]]:
         """Yield the tables that samplers read, with a name such as ``author.writes.paper.row``."""
-        for edge_type, stored in self.edges.items():
-            prefix = "" if self.is_homogeneous else f"{'.'.join(edge_type)}."
-            for name in ("colptr", "row") if stored.colptr is not None else ("edge_index",):
-                yield prefix + name, getattr(stored, name)
+        for prefix, stored in self._types():
+            if isinstance(stored, StoredEdges):
+                for name in ("colptr", "row") if stored.colptr is not None else ("edge_index",):
+                    yield prefix + name, getattr(stored, name)
+
+    def _types(self) -> Iterator[tuple[str, StoredNodes | StoredEdges]]:
+        """Yield every node and edge type, with what the names of its tensors begin with."""
+        start = "" if self.is_homogeneous else "{}."
+        yield from ((start.format(node_type), stored) for node_type, stored in self.nodes.items())
+        yield from ((start.format(".".join(edge_type)), stored) for edge_type, stored in self.edges.items())
 
     @property
     def is_compressed(self) -> bool:
@@ -235,11 +237,9 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
     for entry in read.get(manifest, "edges", list):
         edge_type = tuple(read.get(entry, "type", list))
         if len(edge_type) != 3 or not all(isinstance(name, str) for name in edge_type):
-            raise InputError(f"{path / MANIFEST}: expected an edge type as a list of three texts, got {entry['type']}.")
+            raise read.wrong(f"an edge type as a list of three texts, got {entry['type']}")
         if edge_type[0] not in nodes or edge_type[2] not in nodes:
-            raise GraphError(
-                f"{path / MANIFEST}: expected edge types of the node types {list(nodes)}, got {edge_type}."
-            )
+            raise GraphError(f"{path / MANIFEST}: expected edge types of {list(nodes)}, got {edge_type}.")
         read.once(edge_type, edges, "edge type")
         edges[edge_type] = read.edges(entry, nodes[edge_type[2]].count)
     is_homogeneous = read.get(manifest, "homogeneous", bool)
@@ -256,31 +256,36 @@ class _Reader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._manifest = folder / MANIFEST
+
+    def wrong(self, expected: str) -> InputError:
+        return InputError(f"{self._manifest}: expected {expected}.")
 
     def get(self, entry: Any, key: str, kind: type) -> Any:
         value = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(value, kind) or (isinstance(value, int) and kind is int and not _is_count(value)):
-            raise InputError(f"{self._folder / MANIFEST}: expected '{key}' to be a {kind.__name__}, got {value!r}.")
+        if not isinstance(value, kind) or (kind is int and not (type(value) is int and 0 <= value < 1 << 62)):
+            raise self.wrong(f"'{key}' to be a {kind.__name__}, got {value!r}")
         return value
 
     def once(self, name: Any, known: Collection[Any], what: str) -> None:
         if name in known:
-            raise InputError(f"{self._folder / MANIFEST}: expected each {what} once, got {name!r} twice.")
+            raise self.wrong(f"each {what} once, got {name!r} twice")
 
     def only(self, entry: dict[str, Any], *keys: str) -> None:
-        no_others(entry, keys, str(self._folder / MANIFEST))
+        no_others(entry, keys, str(self._manifest))
 
     def rows(self, entry: Any, first: int | None = None) -> Rows:
         if isinstance(entry, str):
             entry = {"files": [entry]}
         names = self.get(entry, "files", list)
         if not all(isinstance(name, str) for name in names):
-            raise InputError(f"{self._folder / MANIFEST}: expected names of files, got {names!r}.")
+            raise self.wrong(f"names of files, got {names!r}")
         self.only(entry, "files", "name", "dtype", "shape", "crc32")
         paths = [inside(self._folder, name) for name in names]
         column = entry.get("name")
-        if not all(isinstance(part, str) for part in _parts_of(column)):
-            raise InputError(f"{self._folder / MANIFEST}: expected the name of a tensor or column, got {column!r}.")
+        columns = column if isinstance(column, list) else [] if column is None else [column]
+        if not all(isinstance(name, str) for name in columns):
+            raise self.wrong(f"the name of a tensor or column, got {column!r}")
         rows = open_rows(paths, name=column)
         got = {"dtype": dtype_name(rows.dtype), "shape": list(rows.shape)}
         for key, value in got.items():
@@ -295,8 +300,8 @@ class _Reader:
         if sums is None:
             return rows
         if not isinstance(sums, list) or len(sums) != len(rows.parts):
-            raise InputError(f"{self._folder / MANIFEST}: expected one crc32 per part of {names}, got {sums!r}.")
-        return rows.expecting([check_sum("crc32", value, 8, self._folder / MANIFEST) for value in sums])
+            raise self.wrong(f"one crc32 per part of {names}, got {sums!r}")
+        return rows.expecting([check_sum("crc32", value, 8, self._manifest) for value in sums])
 
     def nodes(self, entry: Any) -> StoredNodes:
         self.only(entry, "type", "count", "tensors", "ids", "others")
@@ -318,52 +323,32 @@ class _Reader:
         for name, types in node_ids.items():
             known = isinstance(types, list) and all(isinstance(t, str) for t in types) and name in rows
             if not known or len(types) not in (0, 1, rows[name].num_rows):
-                raise InputError(
-                    f"{self._folder / MANIFEST}: expected 'node_ids' to have the node type of a tensor, or of each of "
-                    f"its rows, got {types!r} for {name!r}."
+                raise self.wrong(
+                    f"'node_ids' to have the node type of a tensor, or of each of its rows, got {types!r} for {name!r}"
                 )
         return Others(tensors=rows, values=values, node_ids={name: tuple(types) for name, types in node_ids.items()})
 
     def edges(self, entry: Any, num_dst: int) -> StoredEdges:
-        tables = ("colptr", "row", "edge_index")
-        self.only(entry, "type", "count", *tables, "tensors", "transposed", "others")
         count = self.get(entry, "count", int)
-        found = {
-            name: self.rows(entry[name], first)
-            for name, first in (("colptr", num_dst + 1), ("row", count), ("edge_index", 2))
-            if name in entry
-        }
+        shapes = {"colptr": (num_dst + 1,), "row": (count,), "edge_index": (2, count)}
+        self.only(entry, "type", "count", *shapes, "tensors", "transposed", "others")
+        found = {name: self.rows(entry[name], shape[0]) for name, shape in shapes.items() if name in entry}
         if ("colptr" in found) != ("row" in found) or not found:
-            raise InputError(
-                f"{self._folder / MANIFEST}: expected the edges of {entry['type']} as 'colptr' and 'row', as "
-                f"'edge_index', or both; got {list(found)}."
+            raise self.wrong(
+                f"the edges of {entry['type']} as 'colptr' and 'row', as 'edge_index', or both; got {list(found)}"
             )
-        expected = {"colptr": (num_dst + 1,), "row": (count,), "edge_index": (2, count)}
         for name, rows in found.items():
-            if rows.shape != expected[name]:
-                raise GraphError(f"{rows.paths[0]}: expected shape {list(expected[name])}, got {list(rows.shape)}.")
+            if rows.shape != shapes[name]:
+                raise GraphError(f"{rows.paths[0]}: expected shape {list(shapes[name])}, got {list(rows.shape)}.")
             if rows.dtype not in INTEGERS:
                 raise GraphError(f"{rows.paths[0]}: expected integers, got {rows.dtype}.")
         tensors = {name: self.rows(e, count) for name, e in self.get(entry, "tensors", dict).items()}
         transposed = self.get({"transposed": [], **entry}, "transposed", list)
         if not all(isinstance(name, str) and name in tensors for name in transposed):
-            raise InputError(
-                f"{self._folder / MANIFEST}: expected names of tensors of {entry['type']} as 'transposed', got "
-                f"{transposed!r}."
-            )
+            raise self.wrong(f"names of tensors of {entry['type']} as 'transposed', got {transposed!r}")
         return StoredEdges(
             count=count, tensors=tensors, transposed=frozenset(transposed), others=self.others(entry), **found
         )
-
-
-def _is_count(value: int) -> bool:
-    return not isinstance(value, bool) and 0 <= value < 1 << 62
-
-
-def _parts_of(column: Any) -> list[Any]:
-    if column is None:
-        return []
-    return column if isinstance(column, list) else [column]
 
 
 def checksums(rows: Rows) -> list[str] | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files.parquet import arrow
+from manyhop.files.parquet import arrow, numbers, parquet_columns
 from manyhop.files.part import file_size
 from manyhop.system.progress import Progress
 
@@ -40,8 +40,6 @@ class Table:
         """Names of the columns."""
         file_size(self.path)
         if _kind(self.path) in (".parquet", ".pq"):
-            from manyhop.files.parquet import parquet_columns
-
             return parquet_columns(self.path)
         with self._csv(None, None) as reader:
             count = len(reader.schema.names)
@@ -125,8 +123,6 @@ class Table:
 
 def tensor(array: Any, where: str) -> Tensor:
     """Return a ``pyarrow.Array`` of numbers, or of lists of equal length, as ``[n]`` or ``[n, width]``."""
-    from manyhop.files.parquet import numbers
-
     types = arrow("Reading CSV and Parquet files").types
     kind, shape = array.type, [len(array)]
     if types.is_fixed_size_list(kind):
