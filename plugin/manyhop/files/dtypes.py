@@ -8,22 +8,15 @@ import torch
 
 from manyhop.errors import InputError
 
-_KNOWN = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)  # fmt: skip
-_BY_NAME: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _KNOWN if hasattr(torch, name)}
-_BY_CODE: dict[str, torch.dtype] = {
-    "BOOL": torch.bool, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
-    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
-    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+_CODE_OF_NAME = {
+    "bool": "BOOL", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "int8": "I8", "int16": "I16",
+    "int32": "I32", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "complex64": "C64", "complex128": "", "float8_e4m3fn": "F8_E4M3", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
 }  # fmt: skip
-if "float8_e8m0fnu" in _BY_NAME:  # since torch 2.7
-    _BY_CODE["F8_E8M0"] = _BY_NAME["float8_e8m0fnu"]
-_CODES = {dtype: code for code, dtype in _BY_CODE.items()}
+_BY_NAME: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _CODE_OF_NAME if hasattr(torch, name)}
+_CODES = {dtype: _CODE_OF_NAME[name] for name, dtype in _BY_NAME.items() if _CODE_OF_NAME[name]}
+_BY_CODE = {code: dtype for dtype, code in _CODES.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -39,7 +32,7 @@ def dtype_of_name(name: object, where: str) -> torch.dtype:
 
 
 def dtype_of_code(code: object, where: str) -> torch.dtype:
-    """Return a safetensors file's name of a dtype -> the dtype."""
+    """Return the dtype of a name in safetensors files; InputError as :func:`dtype_of_name`."""
     if not isinstance(code, str) or code not in _BY_CODE:
         raise InputError(f"{where}: expected a dtype of {', '.join(_BY_CODE)}, got {code!r}.")
     return _BY_CODE[code]

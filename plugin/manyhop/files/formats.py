@@ -25,12 +25,7 @@ MOST_LEVELS = 64
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        InputError: no JSON, or it is too large or too deep, or has a duplicate key.
-        FileNotFoundError: no such file.
-    """
+    """Return the content of a JSON file. InputError: no JSON, too large, too deep, or a duplicate key."""
     if not path.exists():
         raise FileNotFoundError(path)
     if (size := file_size(path)) > MOST_BYTES:
@@ -85,15 +80,15 @@ def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
         InputError: a file is missing, truncated, of an unknown kind, or has a different dtype or shape.
         MissingExtraError: Parquet files need ``manyhop[files]``.
     """
-    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    if not names:
+    files = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not files:
         raise InputError("Expected at least one file, got an empty list.")
-    found = [_find(Path(path), name) for path in names]
+    found = [_find(Path(path), name) for path in files]
     first = found[0]
-    for path, other in zip(names, found, strict=True):
+    for path, other in zip(files, found, strict=True):
         if (other.dtype, other.shape[1:]) != (first.dtype, first.shape[1:]):
             raise InputError(
-                f"{path}: expected rows as in {names[0]}: {first.dtype} of shape {list(first.shape[1:])}, got "
+                f"{path}: expected rows as in {files[0]}: {first.dtype} of shape {list(first.shape[1:])}, got "
                 f"{other.dtype} of shape {list(other.shape[1:])}."
             )
     return Rows([part for each in found for part in each.parts], first.dtype, first.shape[1:])
@@ -233,16 +228,13 @@ def read_manifest(path: Path) -> Rows:
     if entries is None:
         if not path.name.endswith(".bin.json"):
             raise InputError(f"{path}: expected 'parts', a list of files, or a manifest's name that ends in .bin.json.")
-        entries = [{"file": path.name.removesuffix(".json"), "rows": shape[0]}]
-        entries[0] |= {k: manifest[k] for k in ("crc32", "sha256") if k in manifest}
+        sums = {k: manifest[k] for k in ("crc32", "sha256") if k in manifest}
+        entries = [{"file": path.name.removesuffix(".json"), "rows": shape[0]} | sums]
     elif not isinstance(entries, list) or "crc32" in manifest or "sha256" in manifest:
         raise InputError(f"{path}: expected 'parts' to be a list, with the checksums of each part in it.")
     parts = tuple(_manifest_part(path, entry, row_bytes) for entry in entries)
-    if sum(part.num_rows for part in parts) != shape[0]:
-        raise InputError(
-            f"{path}: expected the rows of its parts to be {shape[0]} together, by its shape, got "
-            f"{sum(part.num_rows for part in parts)}."
-        )
+    if (rows := sum(part.num_rows for part in parts)) != shape[0]:
+        raise InputError(f"{path}: expected the rows of its parts to be {shape[0]} together, by its shape, got {rows}.")
     return Rows(parts, dtype, shape[1:])
 
 
@@ -251,10 +243,11 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
         raise InputError(f"{manifest}: expected each part to be an object with 'file' and 'rows', got {entry!r}.")
     no_others(entry, {"file", "rows", "crc32", "sha256"}, str(manifest))
     (rows,) = _ints([entry.get("rows")], f"{manifest}, rows of {entry['file']}")
-    sums = {}
-    for name, digits in (("crc32", 8), ("sha256", 64)):
-        if entry.get(name) is not None:
-            sums[name] = check_sum(name, entry[name], digits, manifest)
+    sums = {
+        name: check_sum(name, entry[name], digits, manifest)
+        for name, digits in (("crc32", 8), ("sha256", 64))
+        if entry.get(name) is not None
+    }
     part = FilePart(path=inside(manifest.parent, entry["file"]), offset=0, num_rows=rows, row_bytes=row_bytes, **sums)
     size = file_size(part.path)
     if size != part.nbytes:

@@ -292,11 +292,7 @@ def save_graph(
 def edge_pieces(
     src: Tensor, dst: Tensor, columns: Mapping[str, Tensor | Rows]
 ) -> tuple[dict[str, Kind], Iterator[EdgePiece]]:
-    """Return the kinds of the columns, and the edges in pieces. Mapped tensors are in memory one piece at a time.
-
-    Raises:
-        GraphError: ends or columns of unequal length.
-    """
+    """Return the kinds of the columns, and the edges in pieces. Mapped tensors are in memory one piece at a time."""
     count = src.shape[0]
     for name, values in {"dst": dst, **columns}.items():
         if values.shape[:1] != (count,):

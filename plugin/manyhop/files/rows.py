@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from os import PathLike
 from pathlib import Path
 
@@ -32,13 +32,12 @@ class Rows:
     Attributes:
         shape: the shape of the whole tensor.
         dtype: its dtype.
+        parts: where the rows are.
     """
 
     def __init__(self, parts: Sequence[Part], dtype: torch.dtype, row_shape: tuple[int, ...]) -> None:
-        self._parts = tuple(parts)
-        self._begins = [0]
-        for part in parts:
-            self._begins.append(self._begins[-1] + part.num_rows)
+        self.parts = tuple(parts)
+        self._begins = list(accumulate((part.num_rows for part in parts), initial=0))
         self.shape = (self._begins[-1], *row_shape)
         self.dtype = dtype
 
@@ -55,15 +54,15 @@ class Rows:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return the files, in the order of the rows."""
-        return tuple(part.path for part in self._parts)
+        return tuple(part.path for part in self.parts)
 
     @property
     def can_map(self) -> bool:
         """Return whether :meth:`mapped` works: the tensor is one file, uncompressed."""
-        return len(self._parts) == 1 and isinstance(self._parts[0], FilePart)
+        return len(self.parts) == 1 and isinstance(self.parts[0], FilePart)
 
     def __repr__(self) -> str:
-        files = str(self.paths[0]) if len(self._parts) == 1 else f"{len(self._parts)} files"
+        files = str(self.paths[0]) if len(self.parts) == 1 else f"{len(self.parts)} files"
         return f"Rows({list(self.shape)}, {dtype_name(self.dtype)}, {files})"
 
     def mapped(self) -> Tensor:
@@ -75,10 +74,10 @@ class Rows:
             InputError: the tensor has multiple files, or one that cannot be mapped (Parquet).
             CapacityError: the process may not map so much.
         """
-        part = self._parts[0]
-        if len(self._parts) > 1:
+        part = self.parts[0]
+        if len(self.parts) > 1:
             raise InputError(
-                f"{part.path} and {len(self._parts) - 1} more: one file can be mapped, several cannot. Use read(), or "
+                f"{part.path} and {len(self.parts) - 1} more: one file can be mapped, several cannot. Use read(), or "
                 "join them: manyhop.files.write('joined.npy', manyhop.files.open(paths))."
             )
         if not isinstance(part, FilePart):
@@ -129,9 +128,8 @@ class Rows:
                 f"shape {list(out.shape)} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}."
             )
         if out.numel():
-            self._read(
-                begin, end, out.detach(), threads, Progress(f"Reading {self._title()}", out.nbytes, show=progress)
-            )
+            bar = Progress(f"Reading {self._title()}", out.nbytes, show=progress)
+            self._read(begin, end, out.detach(), threads, bar)
         return out
 
     def verify(self, *, threads: int | None = None, progress: bool | None = None) -> None:
@@ -146,30 +144,22 @@ class Rows:
             part.check(None)
             bar.add(part.num_rows * self.nbytes // max(self.num_rows, 1))
 
-        _in_threads([partial(check, part) for part in self._parts], threads, bar)
+        _in_threads([partial(check, part) for part in self.parts], threads, bar)
 
     def flat(self) -> Rows:
-        """Return the same numbers as one long row after row: ``[prod(shape)]``.
-
-        Raises:
-            InputError: they are not in one file that can be mapped.
-        """
-        part = self._parts[0]
+        """Return the same numbers as one long row after row: ``[prod(shape)]``; InputError if they cannot be mapped."""
+        part = self.parts[0]
         if not self.can_map or not isinstance(part, FilePart):
             raise InputError(f"Expected one file that can be mapped, got {self!r}.")
         item = replace(part, num_rows=math.prod(self.shape), row_bytes=self.dtype.itemsize)
         return Rows([item], self.dtype, ())
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return the location of the rows."""
-        return self._parts
-
     def expecting(self, crc32: Sequence[str]) -> Rows:
         """Return the same rows, with the CRC-32 that each of their files is expected to have."""
-        parts: list[Part] = []
-        for part, value in zip(self._parts, crc32, strict=True):
-            parts.append(replace(part, crc32=value) if isinstance(part, FilePart) else part)
+        parts = [
+            replace(part, crc32=value) if isinstance(part, FilePart) else part
+            for part, value in zip(self.parts, crc32, strict=True)
+        ]
         return Rows(parts, self.dtype, self.shape[1:])
 
     def _read(self, begin: int, end: int, out: Tensor, threads: int | None, bar: Progress) -> None:
@@ -179,7 +169,7 @@ class Rows:
 
         pieces: list[Callable[[], None]] = []
         checks: list[Callable[[], None]] = []
-        for part, (first, after) in zip(self._parts, pairwise(self._begins), strict=True):
+        for part, (first, after) in zip(self.parts, pairwise(self._begins), strict=True):
             low, high = max(begin, first), min(end, after)
             if low >= high:
                 continue
@@ -192,7 +182,7 @@ class Rows:
         _in_threads(checks, threads, None)
 
     def _title(self) -> str:
-        return self.paths[0].name if len(self._parts) == 1 else f"{len(self._parts)} files"
+        return self.paths[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
 
 
 def _in_threads(tasks: Sequence[Callable[[], None]], threads: int | None, bar: Progress | None) -> None:

@@ -23,13 +23,7 @@ _DTYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64"
 def load_safely(path: Path, allowed: Sequence[Any], advice: str) -> Any:
     """Load a file of ``torch.save``. Only tensors, plain values and allowed classes are unpickled.
 
-    Args:
-        path: the file.
-        allowed: classes and functions, as in ``torch.serialization.safe_globals``.
-        advice: end of the message about a file with other classes.
-
-    Raises:
-        InputError: no such file, or one with anything else.
+    ``allowed``: as in ``torch.serialization.safe_globals``. InputError, ending with ``advice``: it has others.
     """
     file_size(path)
     try:
@@ -45,11 +39,7 @@ def load_safely(path: Path, allowed: Sequence[Any], advice: str) -> Any:
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, arrays (as tensors), numbers, texts and dictionaries of them from a file of ``torch.save``.
-
-    Raises:
-        InputError: no such file, or one with anything else.
-    """
+    """Load tensors, arrays (as tensors), numbers, texts and dictionaries of them from a file of ``torch.save``."""
     advice = "Load it yourself, if you trust it, and save its tensors alone, with the default pickle_protocol."
     return _as_tensors(load_safely(path, _arrays(), advice))
 
@@ -73,11 +63,7 @@ def _as_tensors(value: Any) -> Any:
 
 
 def mask_of(ids: Any, count: int, where: str) -> Tensor:
-    """Return ``[count] bool``: whether each node is among ``ids``.
-
-    Raises:
-        InputError: something else than nodes below ``count``.
-    """
+    """Return ``[count] bool``: whether each node is among ``ids``."""
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
         raise InputError(f"{where}: expected nodes, integers of shape [n], got {type(ids).__name__}.")
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= count):

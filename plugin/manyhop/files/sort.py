@@ -86,14 +86,7 @@ class EdgeSorter:
         self._all.append({"src": src, "dst": dst, **columns})
 
     def write(self, names: Mapping[str, Path], num_src: int, num_dst: int, *, progress: bool | None = None) -> None:
-        """Write ``colptr``, ``row``, ``edge_index`` and the columns to the files of these names.
-
-        Args:
-            names: the files.
-            num_src: number of nodes of the sources' type, above all ids of sources.
-            num_dst: number of nodes of the destinations' type.
-            progress: show a progress bar; ``None``: on a terminal.
-        """
+        """Write ``colptr``, ``row``, ``edge_index`` and the columns to files: by name."""
         _require_for(num_dst)
         colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
         torch.cumsum(self._degree, 0, out=colptr[1 : self.num_dst + 1])

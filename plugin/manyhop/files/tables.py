@@ -42,8 +42,8 @@ class Table:
         if _kind(self.path) in (".parquet", ".pq"):
             return parquet_columns(self.path)
         with self._csv(None, None) as reader:
-            count = len(reader.schema.names)
-            return list(reader.schema.names) if self.header else [str(k) for k in range(count)]
+            names = list(reader.schema.names)
+        return names if self.header else [str(k) for k in range(len(names))]
 
     def read(self, columns: Sequence[str], *, dtype: str | None = None) -> Iterator[list[Any]]:
         """Yield a ``pyarrow.Array`` of each column, for some rows at a time.
@@ -70,38 +70,34 @@ class Table:
 
     def matrix(self) -> Iterator[Tensor]:
         """Yield all columns, ``[n, num_columns]``: int64 if all are whole, otherwise float32 (missing: NaN)."""
-        columns = self.columns()
-        whole = True
+        columns, dtype = self.columns(), "int64"
         try:
-            for _ in self.read(columns, dtype="int64"):
+            for _ in self.read(columns, dtype=dtype):
                 pass
         except InputError:
-            whole = False
+            dtype = "float64"
         invalid = arrow("Reading CSV and Parquet files").ArrowInvalid
         try:
-            for batch in self._batches(columns, "int64" if whole else "float64"):
+            for batch in self._batches(columns, dtype):
                 arrays = [array.to_numpy(zero_copy_only=False) for array in batch.columns]
-                yield torch.from_numpy(np.stack(arrays, 1).astype(np.int64 if whole else np.float32))
+                yield torch.from_numpy(np.stack(arrays, 1).astype(np.int64 if dtype == "int64" else np.float32))
         except (invalid, OSError, EOFError) as error:
             raise InputError(f"{self.path}: expected numbers: {error}.") from error
 
     def _batches(self, columns: Sequence[str], dtype: str | None) -> Iterator[Any]:
-        with closing(Progress(f"Reading {self.path.name}", None, unit="rows")) as bar:
-            for batch in self._pieces(columns, dtype):
-                bar.add(batch.num_rows)
-                yield batch
-
-    def _pieces(self, columns: Sequence[str], dtype: str | None) -> Iterator[Any]:
         file_size(self.path)
-        if _kind(self.path) in (".parquet", ".pq"):
-            parquet = arrow("Reading Parquet files", "pyarrow.parquet")
-            with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
-                for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
-                    yield batch.select(list(columns))
-            return
-        names = list(columns) if self.header else [f"f{name}" for name in columns]
-        with self._csv(names, dtype) as reader:
-            yield from reader
+        with closing(Progress(f"Reading {self.path.name}", None, unit="rows")) as bar:
+            if _kind(self.path) in (".parquet", ".pq"):
+                parquet = arrow("Reading Parquet files", "pyarrow.parquet")
+                with parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
+                    for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
+                        bar.add(batch.num_rows)
+                        yield batch.select(list(columns))
+                return
+            with self._csv(list(columns) if self.header else [f"f{name}" for name in columns], dtype) as reader:
+                for batch in reader:
+                    bar.add(batch.num_rows)
+                    yield batch
 
     def _csv(self, names: Sequence[str] | None, dtype: str | None) -> Any:
         file_size(self.path)

@@ -34,12 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def writing(path: Path, nbytes: int) -> Iterator[None]:
-    """Report the space that a file of ``nbytes`` lacks if the body, which writes it, fails.
-
-    Raises:
-        CapacityError: the disk is full.
-        InputError: the file cannot be written for another reason.
-    """
+    """Raise CapacityError, with the space that ``nbytes`` lack, or InputError if the body cannot write the file."""
     try:
         yield
     except OSError as error:
@@ -160,11 +155,11 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
         InputError: an unknown kind of file, a dtype that the file cannot hold, or a file that cannot be written.
         CapacityError: the disk is full.
     """
-    step = max(1, CHUNK // max(1, math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
-    row, crc32 = math.prod(tensor.shape[1:]), 0
+    path, row, crc32 = Path(path), math.prod(tensor.shape[1:]), 0
+    step = max(1, CHUNK // max(1, row * tensor.dtype.itemsize))
     with (
         TensorFile(path, tuple(tensor.shape), tensor.dtype) as file,
-        closing(Progress(f"Writing {Path(path).name}", tensor.nbytes, show=progress)) as bar,
+        closing(Progress(f"Writing {path.name}", tensor.nbytes, show=progress)) as bar,
     ):
         for begin in range(0, tensor.shape[0], step):
             end = min(begin + step, tensor.shape[0])
@@ -172,8 +167,8 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
             file.write(begin * row, rows)
             crc32 = zlib.crc32(bytes_of(rows), crc32)
             bar.add(rows.nbytes)
-    if Path(path).suffix == ".bin":
-        write_manifest(Path(path), tuple(tensor.shape), tensor.dtype, crc32)
+    if path.suffix == ".bin":
+        write_manifest(path, tuple(tensor.shape), tensor.dtype, crc32)
     return open_rows(path)
 
 
