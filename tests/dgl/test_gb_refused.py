@@ -98,7 +98,7 @@ def test_devices():
 def test_layer_neighbours_with_replacement_on_a_gpu():
     topology = random_graph().topology_for([2])
     with pytest.raises(InputError, match=r"replace=False for layer-neighbour sampling on cuda.* after sampling"):
-        topology.sampler(topology.layer_spec([2], replace=True), "cuda")
+        topology.sampler(topology.layer_spec([2], replace=True), torch.device("cuda"))
 
 
 @pytest.mark.parametrize("name", ["buffer", "wait", "sample_in_subgraph", "temporal_sample_layer_neighbor"])

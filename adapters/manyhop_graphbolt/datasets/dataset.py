@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,25 +50,14 @@ class Dataset:
         raise (NotImplementedError if name in _PARTS else AttributeError)(name)
 
 
+@dataclass(eq=False, repr=False)
 class OnDiskTask(Task):
-    """A task of given parts.
+    """A task of given parts: its name, the number of classes, ..., and the items to train, validate and test with."""
 
-    Args:
-        metadata: its description: its name, the number of classes, ...
-        train_set: items to train with.
-        validation_set: items to validate with.
-        test_set: items to test with.
-    """
-
-    def __init__(
-        self,
-        metadata: dict[str, Any],
-        train_set: Items | None,
-        validation_set: Items | None,
-        test_set: Items | None,
-    ) -> None:
-        self.metadata = metadata
-        self.train_set, self.validation_set, self.test_set = train_set, validation_set, test_set
+    metadata: dict[str, Any]
+    train_set: Items | None
+    validation_set: Items | None
+    test_set: Items | None
 
     def __repr__(self) -> str:
         return show(type(self).__name__, vars(self))
@@ -129,13 +119,9 @@ class OnDiskDataset(Dataset):
         made = preprocess_ondisk_dataset(
             folder, include_original_edge_id, force_preprocess, auto_cast_to_optimal_dtype, allow_outside_paths
         )
-        self._yaml_data = read_yaml(Path(made))
-        self._auto_cast = auto_cast_to_optimal_dtype
-
-    @property
-    def yaml_data(self) -> dict[str, Any]:
+        self.yaml_data = read_yaml(Path(made))
         """The parsed metadata.yaml; it can be changed before :meth:`load`."""
-        return self._yaml_data
+        self._auto_cast = auto_cast_to_optimal_dtype
 
     def load(self, tasks: str | list[str] | None = None) -> Self:
         """Read the graph, features and sets; return the dataset.
@@ -150,7 +136,7 @@ class OnDiskDataset(Dataset):
         tasks = [tasks] if isinstance(tasks, str) else tasks
         if tasks is not None and not isinstance(tasks, list):
             raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}.")
-        described = deepcopy(self._yaml_data)
+        described = deepcopy(self.yaml_data)
         for key in ("include_original_edge_id", "auto_cast_to_optimal_dtype", "manyhop"):
             described.pop(key, None)
         if unknown := sorted(set(described) - {"dataset_name", "graph_topology", "feature_data", "tasks"}):

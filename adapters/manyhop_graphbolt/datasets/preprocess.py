@@ -224,16 +224,16 @@ def _sampling_graph(
     if len(counts) < len(nodes) or len(edge_counts) < len(edges):
         raise InputError(f"Expected each type of nodes and of edges once in {where}, got some twice.")
     src, dst = torch.cat(parts, dim=1)
-    csc = sort_by_destination(src, dst, total)
+    indptr, indices, order = sort_by_destination(src, dst, total)
     begins = torch.tensor([0, *edge_counts.values()]).cumsum(0)
-    kind_of_edge = torch.bucketize(csc.order, begins[1:], right=True)
+    kind_of_edge = torch.bucketize(order, begins[1:], right=True)
     id_dtype, edge_dtype = [
         torch.int32 if auto_cast and number <= _LARGEST else torch.int64 for number in (total, int(begins[-1]))
     ]
     node_data, edge_data = _attributes(files, data.get("feature_data") or [], {"node": counts, "edge": edge_counts})
-    edge_data = {name: values[csc.order] for name, values in edge_data.items()}
+    edge_data = {name: values[order] for name, values in edge_data.items()}
     if include_original_edge_id:
-        edge_data[ORIGINAL_EDGE_ID] = (csc.order - begins[kind_of_edge]).to(edge_dtype)
+        edge_data[ORIGINAL_EDGE_ID] = (order - begins[kind_of_edge]).to(edge_dtype)
     types: dict[str, Any] = {}
     if typed:
         types["node_type_offset"] = torch.tensor([*offset.values(), total]).to(id_dtype)
@@ -241,8 +241,8 @@ def _sampling_graph(
         types["node_type_to_id"] = {name: k for k, name in enumerate(counts)}
         types["edge_type_to_id"] = {name: k for k, name in enumerate(edge_counts)}
     return fused_csc_sampling_graph(
-        csc.indptr.to(edge_dtype),
-        csc.indices.to(id_dtype),
+        indptr.to(edge_dtype),
+        indices.to(id_dtype),
         **types,
         node_attributes=node_data or None,
         edge_attributes=edge_data or None,

@@ -24,10 +24,11 @@ from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS, FusedCSC
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
-from manyhop_graphbolt.graph.topology import Nodes, Tables, Topology, fanout_list
+from manyhop_graphbolt.graph.topology import Tables, Topology, fanout_list
 from manyhop_graphbolt.types import (
     ORIGINAL_EDGE_ID,
     Fanout,
+    Nodes,
     as_given,
     by_type,
     etype_str_to_tuple,
@@ -136,7 +137,7 @@ class FusedCSCSamplingGraph(FusedCSC):
     def temporal_sample_neighbors(
         self,
         nodes: Nodes,
-        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        input_nodes_timestamp: Nodes,
         fanouts: Fanout,
         replace: bool = False,
         probs_name: str | None = None,

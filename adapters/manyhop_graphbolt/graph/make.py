@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,13 +138,13 @@ def from_dglgraph(
         dst.append(v + start[etype[2]])
         kinds.append(torch.full_like(u, k))
         ids.append(torch.arange(u.numel()))
-    csc = sort_by_destination(torch.cat(src), torch.cat(dst), int(offset[-1]))
-    attributes = {ORIGINAL_EDGE_ID: torch.cat(ids)[csc.order].to(g.idtype)} if include_original_edge_id else {}
+    indptr, indices, order = sort_by_destination(torch.cat(src), torch.cat(dst), int(offset[-1]))
+    attributes = {ORIGINAL_EDGE_ID: torch.cat(ids)[order].to(g.idtype)} if include_original_edge_id else {}
     graph = FusedCSCSamplingGraph(
-        csc.indptr.to(g.idtype),
-        csc.indices.to(g.idtype),
+        indptr.to(g.idtype),
+        indices.to(g.idtype),
         None if is_homogeneous else offset,
-        None if is_homogeneous else torch.cat(kinds)[csc.order],
+        None if is_homogeneous else torch.cat(kinds)[order],
         None if is_homogeneous else {name: k for k, name in enumerate(ntypes)},
         None if is_homogeneous else {etype_tuple_to_str(etype): k for k, etype in enumerate(etypes)},
         {},
@@ -153,22 +153,16 @@ def from_dglgraph(
     for name, values in _joined({t: g.nodes[t].data for t in ntypes}, "node").items():
         graph.add_node_attribute(name, values)
     for name, values in _joined({t: g.edges[t].data for t in etypes}, "edge").items():
-        graph.add_edge_attribute(name, values[csc.order])
+        graph.add_edge_attribute(name, values[order])
     return graph
 
 
-class SortedEdges(NamedTuple):
-    """Edges in the order of their destinations."""
+def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Group edges by destination, in the given order within each group.
 
-    indptr: Tensor
-    indices: Tensor
-
-    order: Tensor
-    """``[num_edges] int64``: the previous position of each edge."""
-
-
-def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges:
-    """Group edges by destination, in the given order within each group."""
+    Returns:
+        ``indptr [num_nodes + 1]``, ``indices [num_edges]``, and the previous position of each edge, ``int64``.
+    """
     for what, ids in (("source", src), ("destination", dst)):
         check_range(f"{what} nodes", ids, num_nodes, GraphError)
     require_memory(
@@ -177,7 +171,7 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
         "Use fewer edges, or a machine with more memory.",
     )
     found = columns.group(src, dst, num_nodes, num_nodes)
-    return SortedEdges(found.colptr, found.row.long(), found.position.long())
+    return found.colptr, found.row.long(), found.position.long()
 
 
 def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:

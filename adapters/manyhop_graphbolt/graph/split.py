@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,12 +32,21 @@ class Splitter:
 
     def split(self, sample: SampledSubgraph) -> SampledSubgraph:
         """Split a sample, whose edge ids are positions, by type; on the device of the sample."""
-        assert sample.num_sampled_nodes is not None
-        assert sample.num_sampled_edges is not None
         on_cpu = sample.node[HOMOGENEOUS_NODE].device.type == "cpu"
-        return self._on_cpu(sample) if on_cpu else self._on_gpu(sample)
+        parts = self._on_cpu(sample) if on_cpu else self._on_gpu(sample)
+        nodes, rows, cols, ids, trees, node_hops, edge_hops = parts
+        node_types, edge_types = self._node_types, self._edge_types
+        return SampledSubgraph(
+            node=dict(zip(node_types, nodes, strict=True)),
+            row=dict(zip(edge_types, rows, strict=True)),
+            col=dict(zip(edge_types, cols, strict=True)),
+            edge_id=dict(zip(edge_types, ids, strict=True)),
+            tree=None if trees is None else dict(zip(node_types, trees, strict=True)),
+            num_sampled_nodes=dict(zip(node_types, node_hops, strict=True)),
+            num_sampled_edges=dict(zip(edge_types, edge_hops, strict=True)),
+        )
 
-    def _on_cpu(self, sample: SampledSubgraph) -> SampledSubgraph:
+    def _on_cpu(self, sample: SampledSubgraph) -> tuple[Any, ...]:
         from manyhop_graphbolt.graph.kernels import split_edges, split_nodes
 
         node, row, col, edge, node_hops, edge_hops = _parts(sample)
@@ -63,11 +73,11 @@ class Splitter:
         if sample.tree is not None:
             kinds = torch.bucketize(node, self._starts[1:], right=True)
             trees = [sample.tree[HOMOGENEOUS_NODE][kinds == k] for k in range(num_kinds)]
-        return self._sample(
-            list(torch.split(nodes, sizes.tolist())),
+        return (
+            torch.split(nodes, sizes.tolist()),
             [ends[0] for ends in split_ends],
             [ends[1] for ends in split_ends],
-            list(torch.split(edge_ids, edge_sizes.tolist())),
+            torch.split(edge_ids, edge_sizes.tolist()),
             trees,
             counts.t().tolist(),
             edge_counts.t().tolist(),
@@ -83,7 +93,7 @@ class Splitter:
             self._tables = kinds, ids
         return self._tables
 
-    def _on_gpu(self, sample: SampledSubgraph) -> SampledSubgraph:
+    def _on_gpu(self, sample: SampledSubgraph) -> tuple[Any, ...]:
         """Split by a stable sort. The host waits once, for the number of nodes and edges of each type."""
         node, row, col, edge, node_hops, edge_hops = _parts(sample)
         device, count = node.device, self._kinds.numel()
@@ -100,7 +110,7 @@ class Splitter:
         local = torch.empty_like(node)
         begins = nodes.sizes.cumsum(0) - nodes.sizes
         local[order] = torch.arange(len(node), device=device) - begins[nodes.kind[order]]
-        return self._sample(
+        return (
             nodes.split((node - starts[nodes.kind])[order]),
             edges.split(local[row[edges.order]]),
             edges.split(local[col[edges.order]]),
@@ -110,41 +120,13 @@ class Splitter:
             edges.by_hop,
         )
 
-    def _sample(
-        self,
-        nodes: list[Tensor],
-        rows: list[Tensor],
-        cols: list[Tensor],
-        ids: list[Tensor],
-        trees: list[Tensor] | None,
-        node_hops: list[list[int]],
-        edge_hops: list[list[int]],
-    ) -> SampledSubgraph:
-        node_types, edge_types = self._node_types, self._edge_types
-        return SampledSubgraph(
-            node=dict(zip(node_types, nodes, strict=True)),
-            row=dict(zip(edge_types, rows, strict=True)),
-            col=dict(zip(edge_types, cols, strict=True)),
-            edge_id=dict(zip(edge_types, ids, strict=True)),
-            tree=None if trees is None else dict(zip(node_types, trees, strict=True)),
-            num_sampled_nodes=dict(zip(node_types, node_hops, strict=True)),
-            num_sampled_edges=dict(zip(edge_types, edge_hops, strict=True)),
-        )
 
-
-def _parts(sample: SampledSubgraph) -> tuple[Tensor, Tensor, Tensor, Tensor, list[int], list[int]]:
-    edge = sample.edge_id[HOMOGENEOUS_EDGE]
-    assert edge is not None
-    assert sample.num_sampled_nodes is not None
-    assert sample.num_sampled_edges is not None
-    return (
-        sample.node[HOMOGENEOUS_NODE],
-        sample.row[HOMOGENEOUS_EDGE],
-        sample.col[HOMOGENEOUS_EDGE],
-        edge,
-        sample.num_sampled_nodes[HOMOGENEOUS_NODE],
-        sample.num_sampled_edges[HOMOGENEOUS_EDGE],
-    )
+def _parts(sample: SampledSubgraph) -> tuple[Any, ...]:
+    """Return nodes, rows, columns and ids of edges, and the numbers of nodes and edges per hop."""
+    of_edges: list[Any] = [sample.row, sample.col, sample.edge_id]
+    hops: tuple[Any, Any] = sample.num_sampled_nodes, sample.num_sampled_edges
+    edges = [part[HOMOGENEOUS_EDGE] for part in of_edges]
+    return sample.node[HOMOGENEOUS_NODE], *edges, hops[0][HOMOGENEOUS_NODE], hops[1][HOMOGENEOUS_EDGE]
 
 
 class _Kinds:
@@ -166,6 +148,6 @@ class _Kinds:
         self.by_hop = [counts[k :: self._num_kinds] for k in range(self._num_kinds)]
         self._sizes = [sum(hops) for hops in self.by_hop]
 
-    def split(self, values: Tensor) -> list[Tensor]:
+    def split(self, values: Tensor) -> Sequence[Tensor]:
         """Split values in the order of types by type."""
-        return list(torch.split(values, self._sizes))
+        return torch.split(values, self._sizes)

@@ -34,9 +34,7 @@ from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import engine_for, placed_engine
 from manyhop_graphbolt.graph.fused_csc import FusedCSC
 from manyhop_graphbolt.graph.split import Splitter
-from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_tuple_to_str
-
-Nodes = Tensor | Mapping[str, Tensor]
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, Nodes, etype_tuple_to_str
 
 
 class Tables(NamedTuple):
@@ -170,9 +168,9 @@ class Topology:
                 by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
         return {t: tuple(hops) for t, hops in by_type.items()}
 
-    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Engine:
+    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | None = None) -> Engine:
         """Return an engine for this topology, made once. A GPU reads the graph's place, or pinned memory."""
-        where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
+        where = None if device is None or device.type == "cpu" else device
         if where is not None:
             check_on_gpu(spec, where)
         key = (where, repr(spec))

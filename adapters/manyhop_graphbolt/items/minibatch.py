@@ -36,18 +36,6 @@ if TYPE_CHECKING:
 _LARGEST = torch.iinfo(torch.int32).max
 
 
-def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
-    """Build a block per layer. The first has the ids of its source nodes as ``dgl.NID``, all have known edge ids as
-    ``dgl.EID``."""
-    try:
-        import dgl  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "dgl":
-            raise
-        raise MissingExtraError("dgl", "dgl", "MiniBatch.blocks") from None
-    return [_block(subgraph, with_nodes=i == 0) for i, subgraph in enumerate(subgraphs)]
-
-
 def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """Build the block of one layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
@@ -186,10 +174,18 @@ class MiniBatch(Movable):
     def blocks(self) -> list[DGLBlock] | None:
         """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.
 
+        The first has the ids of its source nodes as ``dgl.NID``, all have known edge ids as ``dgl.EID``.
+
         Raises:
             MissingExtraError: DGL is not installed; or it is for CPUs only, and the minibatch is on a GPU.
         """
-        return make_blocks(self.sampled_subgraphs) if self.sampled_subgraphs else None
+        try:
+            import dgl  # noqa: F401
+        except ModuleNotFoundError as error:
+            if error.name != "dgl":
+                raise
+            raise MissingExtraError("dgl", "dgl", "MiniBatch.blocks") from None
+        return [_block(layer, with_nodes=i == 0) for i, layer in enumerate(self.sampled_subgraphs or ())] or None
 
     @property
     def node_pairs_with_labels(self) -> tuple[Any, Nodes] | None:

@@ -38,39 +38,35 @@ class ItemSet:
         InputError: items that are not numbers in memory, other numbers of names than of items, or different lengths.
     """
 
+    names: tuple[str | None, ...] | None
+    """The name of each element of an item."""
+
+    items: Any
+    """The number of items, or a tuple of parallel tensors."""
+
     def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
-        self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self.names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if _is_scalar(items):
-            self._items: Any = items if isinstance(items, Tensor) else int(items)
+            self.items = items if isinstance(items, Tensor) else int(items)
             lengths = [int(items)]
         else:
-            self._items = tuple(map(_rows, items if isinstance(items, tuple) else (items,)))
-            lengths = [len(item) for item in self._items]
+            self.items = tuple(map(_rows, items if isinstance(items, tuple) else (items,)))
+            lengths = [len(item) for item in self.items]
         if lengths == [] or lengths[0] < 0:
             raise InputError(f"Expected at least one tensor of items, or a number of at least 0, got {items}.")
-        if self._names is not None and len(self._names) != self.num_items:
+        if self.names is not None and len(self.names) != self.num_items:
             raise InputError(
-                f"Number of items ({self.num_items}) and names ({len(self._names)}) must match, got {self._names}. "
+                f"Number of items ({self.num_items}) and names ({len(self.names)}) must match, got {self.names}. "
                 "Name each of them."
             )
         if len(set(lengths)) > 1:
-            raise InputError(f"Expected items of the same length, got {lengths} for the names {self._names}.")
+            raise InputError(f"Expected items of the same length, got {lengths} for the names {self.names}.")
         self._length = lengths[0]
-
-    @property
-    def names(self) -> tuple[str | None, ...] | None:
-        """The name of each element of an item."""
-        return self._names
-
-    @property
-    def items(self) -> Any:
-        """The number of items, or a tuple of parallel tensors."""
-        return self._items
 
     @property
     def num_items(self) -> int:
         """The number of elements of an item."""
-        return len(self._items) if isinstance(self._items, tuple) else 1
+        return len(self.items) if isinstance(self.items, tuple) else 1
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -82,17 +78,15 @@ class ItemSet:
     def __getitem__(self, index: Index) -> Any:
         """Return items by number, by slice or by ``[count]`` numbers."""
         at = _checked(index, self._length, type(self).__name__)
-        if isinstance(self._items, Tensor):
-            return torch.as_tensor(at).to(self._items.dtype)
-        if isinstance(self._items, int):
+        if isinstance(self.items, Tensor):
+            return torch.as_tensor(at).to(self.items.dtype)
+        if isinstance(self.items, int):
             return at
-        found = tuple(
-            item[at] if isinstance(at, int) else item.index_select(0, at.to(item.device)) for item in self._items
-        )
-        return found[0] if len(found) == 1 else found
+        found = [item[at] if isinstance(at, int) else item.index_select(0, at.to(item.device)) for item in self.items]
+        return found[0] if len(found) == 1 else tuple(found)
 
     def __repr__(self) -> str:
-        return show(type(self).__name__, {"items": self._items, "names": self._names})
+        return show(type(self).__name__, {"items": self.items, "names": self.names})
 
 
 class HeteroItemSet:
@@ -107,6 +101,12 @@ class HeteroItemSet:
         InputError: no item sets, or different names.
     """
 
+    names: tuple[str | None, ...] | None
+    """The name of each element of an item."""
+
+    by_type: dict[str, ItemSet]
+    """The items of each type."""
+
     def __init__(self, itemsets: Mapping[str, ItemSet]) -> None:
         if not isinstance(itemsets, Mapping) or not itemsets:
             raise InputError(f"Expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}.")
@@ -114,23 +114,12 @@ class HeteroItemSet:
             if not isinstance(itemset, ItemSet):
                 kind = type(itemset).__name__
                 raise InputError(f"Expected an ItemSet for '{key}', got a {kind}. Wrap it: ItemSet(items, names=...)")
-        self._itemsets = dict(itemsets)
-        self._names = next(iter(self._itemsets.values())).names
-        if any(itemset.names != self._names for itemset in self._itemsets.values()):
-            got = {key: itemset.names for key, itemset in self._itemsets.items()}
+        self.by_type = dict(itemsets)
+        self.names, *others = [itemset.names for itemset in itemsets.values()]
+        if any(names != self.names for names in others):
+            got = {key: itemset.names for key, itemset in itemsets.items()}
             raise InputError(f"All itemsets must have the same names: got {got}.")
-        self._keys = list(self._itemsets)
-        self._offsets = np.cumsum([0, *map(len, self._itemsets.values())]).tolist()
-
-    @property
-    def names(self) -> tuple[str | None, ...] | None:
-        """The name of each element of an item."""
-        return self._names
-
-    @property
-    def by_type(self) -> dict[str, ItemSet]:
-        """The items of each type."""
-        return self._itemsets
+        self._offsets = np.cumsum([0, *map(len, itemsets.values())]).tolist()
 
     def __len__(self) -> int:
         """Return the number of items of all types."""
@@ -144,13 +133,14 @@ class HeteroItemSet:
         at: Any = _checked(index, len(self), type(self).__name__)
         if isinstance(at, int):
             k = bisect_right(self._offsets, at) - 1
-            return {self._keys[k]: self._itemsets[self._keys[k]][at - self._offsets[k]]}
+            key, items = list(self.by_type.items())[k]
+            return {key: items[at - self._offsets[k]]}
         kind = torch.searchsorted(torch.tensor(self._offsets), at, right=True) - 1
-        parts = {key: at[kind == k] - self._offsets[k] for k, key in enumerate(self._keys)}
-        return {key: self._itemsets[key][part] for key, part in parts.items() if part.numel()}
+        parts = {key: at[kind == k] - self._offsets[k] for k, key in enumerate(self.by_type)}
+        return {key: self.by_type[key][part] for key, part in parts.items() if part.numel()}
 
     def __repr__(self) -> str:
-        return show(type(self).__name__, {"itemsets": self._itemsets, "names": self._names})
+        return show(type(self).__name__, {"itemsets": self.by_type, "names": self.names})
 
 
 ItemSetDict = HeteroItemSet

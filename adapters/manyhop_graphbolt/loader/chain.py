@@ -43,11 +43,6 @@ class Sampling:
     """Up to the last stage of this package."""
 
     @property
-    def moves_first(self) -> bool:
-        """Whether items are moved to the GPU before all else."""
-        return isinstance(self.before[0], CopyTo)
-
-    @property
     def joins(self) -> bool:
         """Whether the stages after sampling draw nothing, so that they run for multiple minibatches at once."""
         return all(isinstance(stage, _WITHOUT_DRAWS) and is_of_this_package(stage) for stage in self.after)
@@ -91,11 +86,6 @@ class Chain:
     def fetchers(self) -> list[FeatureFetcher]:
         """The stages that fetch features."""
         return [stage for stage in self.stages if isinstance(stage, FeatureFetcher)]
-
-    @property
-    def moves(self) -> bool:
-        """Whether items are moved to a GPU."""
-        return any(map(to_gpu, self.stages))
 
 
 def gpu_of(chain: Chain) -> torch.device | None:
@@ -186,8 +176,8 @@ class Source:
         sampler, grouped, gpu = self._chain.sampler, self._chain.grouped, self._gpu
         if grouped is None or gpu is None:
             return [sampler.items_of_several([one], _CPU)[0] for one in positions]
-        plain = sampler.minibatcher is minibatcher_default
-        return sampler.items_of_several(positions, gpu.device if plain and grouped.moves_first else _CPU)
+        moves_first = sampler.minibatcher is minibatcher_default and isinstance(grouped.before[0], CopyTo)
+        return sampler.items_of_several(positions, gpu.device if moves_first else _CPU)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler of a GPU."""

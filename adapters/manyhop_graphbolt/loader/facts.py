@@ -17,6 +17,7 @@ from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
+from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.loader.chain import Chain, to_gpu
@@ -90,7 +91,8 @@ class FeatureColumns:
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
     """Raise InputError if ranks exchange rows, but do not run in step, or cannot exchange."""
-    found = FeatureColumns(chain.fetchers).exchanged()
+    columns = FeatureColumns(chain.fetchers)
+    found = columns.exchanged()
     if not found:
         return
     why = f"as ranks exchange rows of {next(iter(found))} for every minibatch"
@@ -111,7 +113,7 @@ def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> Non
             f"Expected copy_to('cuda') before one stage that samples all layers, or after fetch_feature, {why}, got it "
             "elsewhere, or overlap_feature_fetch=False. Move it."
         )
-    if on_gpu and not FeatureColumns(chain.fetchers).complete:
+    if on_gpu and not columns.complete:
         raise InputError(
             f"Expected only features that a GPU can read, {why}, got some with a read of their own. Make them "
             "TorchBasedFeatures, or move copy_to('cuda') after fetch_feature."
@@ -140,9 +142,6 @@ def check_placed(chain: Chain, placement: Place | None) -> None:
         )
 
 
-_OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node_attributes", "edge_attributes")
-
-
 class ChainFacts:
     """The ``Facts`` of a loader."""
 
@@ -156,40 +155,43 @@ class ChainFacts:
 
     def of_state(self) -> dict[str, object]:
         """Return the facts that identify a state."""
-        source = self._chain.sampler
-        facts: dict[str, object] = {"minibatcher": _described(source.minibatcher), "pad": self._pad}
+        source, graphs = self._chain.sampler, list[object]()
+        facts: dict[str, object] = {"minibatcher": _described(source.minibatcher, graphs), "pad": self._pad}
         facts["seed_parts"] = None if source.plan.parts is None else source.plan.parts.num_parts
-        graphs: list[object] = []
         for i, stage in enumerate(self._chain.stages):
             if isinstance(stage, MiniBatchTransformer) and is_ours(stage) and not isinstance(stage, FeatureFetcher):
-                facts[f"stage {i}"] = [type(stage).__name__, _arguments(stage, graphs)]
+                facts[f"stage {i}"] = [type(stage).__name__, _described(_arguments(stage), graphs)]
         for i, graph in enumerate(graphs):
             of_graph = f"graph {i}" if i else "graph"
-            facts |= {f"{name} of the {of_graph}": getattr(graph, name, None) for name in _OF_GRAPH}
-        return facts | {"items": _items(source.item_set)}
+            facts |= {f"{name} of the {of_graph}": getattr(graph, name) for name in (*TENSORS, *ATTRIBUTES)}
+        return facts | {"items": _described(source.item_set, graphs)}
 
 
-def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, object]:
-    """Return the arguments that a stage draws by; graphs are replaced by their numbers in a list."""
-    found = {
+def _arguments(stage: MiniBatchTransformer) -> dict[object, object]:
+    """Return the arguments that a stage draws by."""
+    function = stage.transformer
+    if isinstance(stage, NeighborSampler):
+        return {"layers": stage.arguments()}
+    found: dict[object, object] = {
         name: value
         for name, value in vars(stage).items()
         if name not in ("datapipe", "transformer") and not hasattr(IterDataPipe, name)
     }
-    function = stage.transformer
-    if isinstance(stage, NeighborSampler):
-        found = {"layers": stage.arguments()}
-    elif isinstance(function, partial):
+    if isinstance(function, partial):
         found |= dict(enumerate(function.args)) | function.keywords | {"function": function.func}
-    return {str(name): _described(value, graphs) for name, value in found.items()}
+    return found
 
 
-def _described(value: object, graphs: list[object] | None = None) -> object:
-    """Describe a value: graphs and functions by their names."""
-    if isinstance(value, FusedCSCSamplingGraph) and graphs is not None:
+def _described(value: object, graphs: list[object]) -> object:
+    """Describe a value: functions by their names, items by their values, graphs by their numbers in a list."""
+    if isinstance(value, FusedCSCSamplingGraph):
         if not any(graph is value for graph in graphs):
             graphs.append(value)
         return f"graph {next(i for i, graph in enumerate(graphs) if graph is value)}"
+    if isinstance(value, HeteroItemSet):
+        value = value.by_type
+    elif isinstance(value, ItemSet):
+        value = value.names, value.items
     if isinstance(value, list | tuple):
         return [_described(part, graphs) for part in value]
     if isinstance(value, dict):
@@ -197,14 +199,3 @@ def _described(value: object, graphs: list[object] | None = None) -> object:
     if callable(value):
         return getattr(value, "__qualname__", f"a {type(value).__name__}")
     return value
-
-
-def _items(item_set: object) -> object:
-    """Return the items of a set: tensors, and plain values."""
-    if isinstance(item_set, HeteroItemSet):
-        return {name: _items(one) for name, one in item_set.by_type.items()}
-    if isinstance(item_set, ItemSet):
-        return [item_set.names, _items(item_set.items)]
-    if isinstance(item_set, tuple):
-        return [_items(part) for part in item_set]
-    return item_set if isinstance(item_set, torch.Tensor) else plain(item_set)

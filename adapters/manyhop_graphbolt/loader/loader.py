@@ -26,7 +26,7 @@ from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches
-from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, given_minibatch, gpu_of
+from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, given_minibatch, gpu_of, to_gpu
 from manyhop_graphbolt.loader.facts import ChainFacts, FeatureColumns, check_exchanged, check_placed
 from manyhop_graphbolt.loader.padding import Padding, check_pad
 from manyhop_graphbolt.types import Nodes, Pipe, check_hints
@@ -202,7 +202,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if device is None or (self._gpu is not None and self._gpu.device == device):
             return
         chain, placement = self._chain, self._mode
-        if chain.moves:
+        if any(map(to_gpu, chain.stages)):
             self._buffers = PinnedPool()
         if chain.grouped is not None and placement is None and chain.grouped.stage.graph.is_pinned():
             placement = "pinned-cuda"

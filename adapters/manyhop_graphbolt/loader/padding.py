@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,18 +62,18 @@ class Padding:
         self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
         self._sampling, self._excluder = sampling, _excluder_of(sampling)
-        seeds_of = [_seeds(one.item) for one in samples]
+        seeds_of = [by_type(one.item.seeds) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))
         alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
         counts = [Counts.of(one.topology.by_type(one.sample)) for one in samples]
         seeds: dict[NodeType, int] | None = None
-        if alone and first.are_nodes:
+        if alone and first.dim() == 1:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
         self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.stage.graph))
         self._pad = Padder(self.sizes, num_trees=batch_size, device=device)
         most = Sizes()
         for one in seeds_of:
-            most |= {t: max(part.number, most.get(t, 0)) for t, part in one.items()}
+            most |= {t: max(len(ids), most.get(t, 0)) for t, ids in one.items()}
         self._links = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
 
     def answer(self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]) -> None:
@@ -102,41 +102,26 @@ class Padding:
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
         """Pad the values per seed: nodes to the number of columns of the last layer, links to fixed numbers."""
         spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
-        seeds, sizes = _seeds(minibatch), Sizes()
-        for t, (n, ends, are_nodes) in seeds.items():
-            least = min(spare[end] for end in ends)  # -1: without padding
-            sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
+        seeds, sizes = by_type(minibatch.seeds), Sizes()
+        for t, ids in seeds.items():
+            n, least = len(ids), min(spare[end] for end in _ends(t, ids))  # -1: without padding
+            sizes[t] = least + 1 if ids.dim() == 1 else n if least < 0 else _grown(self._links.get(t, n), n)
         for name in (*_IDS, "compacted_seeds"):
             filled = {}
             for t, part in by_type(getattr(minibatch, name, None)).items():
                 if not isinstance(part, Tensor):
                     raise InputError(f"Expected {name} as tensors with pad='auto', got a {type(part).__name__}.")
-                fills = [spare[end] for end in seeds[t].ends] if name == "compacted_seeds" else [0]
+                fills = [spare[end] for end in _ends(t, seeds[t])] if name == "compacted_seeds" else [0]
                 filled[t] = _filled(part, sizes[t], fills)
             if filled:
                 setattr(minibatch, name, as_given(filled))
         device = next(iter(padded.node_mask.values())).device
-        minibatch.seed_mask = as_given({t: mask_of(one.number, sizes[t], device) for t, one in seeds.items()})
+        minibatch.seed_mask = as_given({t: mask_of(len(ids), sizes[t], device) for t, ids in seeds.items()})
 
 
-class _Seeds(NamedTuple):
-    """The seeds of a type."""
-
-    number: int
-    ends: list[NodeType]
-    """The type of each node of a seed."""
-    are_nodes: bool
-    """Whether they are nodes, not links between some."""
-
-
-def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
-    """Return the seeds of a minibatch by type; untyped ones have the type ``None``."""
-    found = {}
-    for t, part in by_type(minibatch.seeds).items():
-        are_nodes = part.dim() == 1
-        ends = [t] if are_nodes else ends_of(t)
-        found[t] = _Seeds(len(part), [end or HOMOGENEOUS_NODE for end in ends], are_nodes)
-    return found
+def _ends(t: str | None, seeds: Tensor) -> list[NodeType]:
+    """Return the type of each node of a seed, which is a node or a link."""
+    return [end or HOMOGENEOUS_NODE for end in ([t] if seeds.dim() == 1 else ends_of(t))]
 
 
 def _grown(size: int, number: int) -> int:
@@ -156,9 +141,9 @@ def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
 
 def _empty_types(graph: FusedCSCSamplingGraph) -> list[NodeType | EdgeType]:
     """Return the types that a graph has no nodes, or edges, of."""
-    nodes, edges = graph.num_nodes, graph.num_edges
-    found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
-    return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])
+    nodes, edges = by_type(graph.num_nodes), by_type(graph.num_edges)
+    empty = [t for t, n in nodes.items() if t and n == 0]
+    return [*empty, *(etype_str_to_tuple(t) for t, n in edges.items() if t and n == 0)]
 
 
 def _without_seed_edges(excluder: SeedEdgesExcluder, minibatch: MiniBatch, sample: SampledSubgraph) -> SampledSubgraph:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from manyhop.arguments import as_tensor, check_no_mask, flag, flags
+from manyhop.arguments import as_tensor, check_no_mask, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
@@ -59,13 +59,6 @@ def checked_graph(graph: object, prob_name: object) -> FusedCSCSamplingGraph:
             "graph by add_edge_attribute(name, values), and pass its name."
         )
     return graph
-
-
-class Dependency(NamedTuple):
-    """How the random numbers of layer-neighbour sampling depend on each other."""
-
-    layer_dependency: bool
-    batch_dependency: int
 
 
 def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSubgraphImpl]]) -> None:
@@ -206,11 +199,6 @@ class SubgraphSampler(MiniBatchTransformer):
     """
 
     def __init__(self, datapipe: Pipe) -> None:
-        if hasattr(self, "sampling_stages"):
-            raise InputError(
-                f"Expected {type(self).__name__} to define sample_subgraphs, got sampling_stages. Sample all layers in "
-                "sample_subgraphs."
-            )
         super().__init__(datapipe, self._sample)
 
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
@@ -223,7 +211,9 @@ class SubgraphSampler(MiniBatchTransformer):
         Returns:
             The input nodes, and the layers, the input layer first.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"Expected {type(self).__name__} to define sample_subgraphs, got a class without. Sample all layers there."
+        )
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
         minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(*begin_nodes(minibatch))
@@ -249,7 +239,8 @@ class NeighborSampler(SubgraphSampler):
         InputError: (also at a batch) an argument does not make sense.
     """
 
-    _dependency: Dependency | None = None
+    _dependency: dict[str, int] | None = None
+    """How the random numbers of layer-neighbour sampling depend on each other."""
 
     def __init__(
         self,
@@ -287,7 +278,7 @@ class NeighborSampler(SubgraphSampler):
         if self._dependency is None:
             spec = topology.spec(self._fanouts, replace=self._replace)
         else:
-            spec = topology.layer_spec(self._fanouts, replace=self._replace, **self._dependency._asdict())
+            spec = topology.layer_spec(self._fanouts, replace=self._replace, **self._dependency)
         self._known = topology, spec
         return self._known
 
@@ -336,9 +327,10 @@ class LayerNeighborSampler(NeighborSampler):
         batch_dependency: int = 1,
         **hints: bool | int,
     ) -> None:
-        if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int) or batch_dependency < 0:
-            raise InputError(f"Expected batch_dependency as an integer of at least 0, got {batch_dependency!r}.")
-        self._dependency = Dependency(flag("layer_dependency", layer_dependency), batch_dependency)
+        self._dependency = {
+            "layer_dependency": flag("layer_dependency", layer_dependency),
+            "batch_dependency": integer("batch_dependency", batch_dependency, 0),
+        }
         super().__init__(datapipe, graph, fanouts, replace, prob_name, deduplicate, **hints)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch.utils.data.datapipes.iter import Mapper
 from manyhop.arguments import as_tensor, callables, flag, integer
 from manyhop.errors import InputError
 from manyhop.loading import BatchContext, current_batch
-from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import add_reverse_edges
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.types import DataPipe, Nodes, Pipe, as_given, by_type, check_hints, functional_datapipe, move
@@ -39,37 +38,33 @@ class Stage(DataPipe):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        chain = chain_of(self)
-        for item in chain.source:
+        source, stages, functions = chain_of(self)
+        for item in source:
             key = getattr(item, "key", None)
-            yield run(chain.functions, run(chain.stages, item, key), key, FUNCTIONS)
+            for some, first in ((stages, 0), (functions, FUNCTIONS)):
+                with nullcontext() if key is None else BatchContext(key, current_batch(), first):
+                    for stage in some:
+                        item = step(stage, item)
+            yield item
 
     def __len__(self) -> int:
         """Return the number of items of the source."""
         return len(self.datapipe)
 
 
-class StageChain(NamedTuple):
-    """A chain of pipes, cut into a source and the stages that handle its items one by one."""
+def chain_of(pipe: Pipe) -> tuple[Pipe, list[Pipe], list[Pipe]]:
+    """Return the chain that ends with a pipe; torch's ``map`` is also a stage.
 
-    source: Pipe
-    """An item sampler, or another pipe that is not a stage."""
-
-    stages: list[Pipe]
-    """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
-
-    functions: list[Pipe]
-    """Functions of the user after them."""
-
-
-def chain_of(pipe: Pipe) -> StageChain:
-    """Return the chain that ends with a pipe; torch's ``map`` is also a stage."""
+    Returns:
+        The source, an item sampler or another pipe that is no stage; the stages up to the last one that samples,
+        fetches, moves, ..., and functions of the user between those; functions of the user after them.
+    """
     stages: list[Pipe] = []
     while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
         pipe = pipe.datapipe
     cut = max((i + 1 for i, stage in enumerate(stages) if is_ours(stage)), default=0)
-    return StageChain(pipe, stages[:cut], stages[cut:])
+    return pipe, stages[:cut], stages[cut:]
 
 
 def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
@@ -92,22 +87,9 @@ def is_of_this_package(stage: Pipe) -> bool:
     return type(stage).__module__.startswith(_OURS)
 
 
-def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, first: int = 0) -> object:
-    """Apply all stages to an item."""
-    with drawing(key, first):
-        for stage in stages:
-            item = step(stage, item)
-    return item
-
-
 def step(stage: Any, item: Any) -> object:
     """Apply one stage to an item."""
     return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
-
-
-def drawing(key: BatchKey | None, first: int = 0) -> AbstractContextManager[object]:
-    """Let samplers draw for the batch ``key`` in the body; without a key, as outside."""
-    return nullcontext() if key is None else BatchContext(key, current_batch(), first)
 
 
 @functional_datapipe("transform")
