@@ -10,7 +10,6 @@ import torch
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 from manyhop import files
 from manyhop.hints import pip_install
-from manyhop_tools.cli import main
 
 SMALL = ["--batch-size", "50", "--batches", "2", "--fanout", "3", "2", "--rounds", "2"]
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -36,7 +35,7 @@ def rows(text):
 
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("typed", [False, True])
-def test_loaders_of_a_folder(peers, typed, tmp_path, capsys):
+def test_loaders_of_a_folder(peers, typed, run):
     pytest.importorskip("dgl")
     draw = torch.Generator().manual_seed(0)
     pair = tuple(torch.randint(0, 200, (2, 3000), generator=draw))
@@ -44,9 +43,8 @@ def test_loaders_of_a_folder(peers, typed, tmp_path, capsys):
     if typed:
         types, edges = ("a", "b"), {("a", "to", "b"): pair, ("b", "to", "a"): pair}
     x = {name: {"x": torch.rand(200, 4)} for name in types}
-    files.save_graph(tmp_path / "g", dict.fromkeys(types, 200), edges, node_tensors=x, homogeneous=not typed)
-    assert main(["bench", str(tmp_path / "g"), *SMALL]) == 0
-    found = rows(capsys.readouterr().out)
+    files.save_graph("g", dict.fromkeys(types, 200), edges, node_tensors=x, homogeneous=not typed)
+    found = rows(run("bench", "g", *SMALL).out)
     assert {("pyg", "manyhop"), ("dgl", "manyhop"), ("dgl", "DGL")} <= found.keys()
     assert all(float(ms) > 0 and float(speed) > 0 for ms, speed, *_ in found.values())
     assert len(found["dgl", "DGL"]) == 4
@@ -57,18 +55,15 @@ def alone(folder, **options):
     return {"manyhop": lambda: (2, 100), "Peer": "not installed"}
 
 
-def test_manyhop_alone_says_so_first(peers, capsys):
+def test_manyhop_alone_says_so_first(peers, run):
     peers(one="test_bench_command:alone", two="no_such_module:epochs")
-    assert main(["bench", "--nodes", "200", "--edges", "9e2", "--features", "2", *SMALL]) == 0
-    out = capsys.readouterr().out
+    out = run("bench", "--nodes", "200", "--edges", "9e2", "--features", "2", *SMALL).out
     assert out.startswith("No peer is installed: manyhop is measured alone.\n200 nodes, 900 edges; ")
     assert ("one", "manyhop") in rows(out)
     assert f"  Peer: not installed\n  two: No module named 'no_such_module': {pip_install('two')}\n" in out
 
 
-def test_an_installation_without_entry_points_names_the_command_that_mends_it(peers, capsys):
+def test_an_installation_without_entry_points_names_the_command_that_mends_it(peers, run):
     peers()
-    assert main(["bench", "--nodes", "200", "--edges", "900"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("manyhop bench: Expected installed entry points of the group 'manyhop.peers', found none.")
+    error = run("bench", "--nodes", "200", fails="Expected installed entry points of the group 'manyhop.peers'").err
     assert pip_install("pyg") in error

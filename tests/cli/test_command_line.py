@@ -2,25 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import manyhop
+from manyhop.system import numba_kernels
 from manyhop_tools.cli import main
-from manyhop_tools.doctor import report
-
-
-def test_doctor_is_content_here(capsys):
-    assert main(["doctor"]) == 0
-    out = capsys.readouterr().out
-    for topic in ("python", "torch", "numpy", "numba", "cores", "memory", "kernels", "GPUs", "pyg-lib", "DGL"):
-        assert f"  {topic}  " in out
-    assert out.rstrip().endswith("manyhop can work here.")
-
-
-def test_doctor_fails_where_something_is_broken(monkeypatch, capsys):
-    monkeypatch.setattr(report, "installed_version", lambda names: None)
-    assert main(["doctor"]) == 1
-    assert "manyhop cannot work here" in capsys.readouterr().out
+from manyhop_tools.doctor.report import KERNEL_MODULES
 
 
 @pytest.mark.parametrize("verb", ["doctor", "plan", "convert", "compile", "timeline", "bench"])
@@ -51,18 +40,14 @@ def test_a_wrong_argument_shows_the_usage_of_its_verb(argv, capsys):
     assert f"manyhop {argv[0]}: error: unrecognized arguments: --frob" in shown
 
 
-@pytest.mark.parametrize(
-    "argv", [["plan", "no/graph"], ["plan", "no.npy"], ["convert", "no.pt", "out"], ["convert", "no.csv", "out"]]
-)
-def test_a_path_that_is_not_there_is_reported_as_missing(argv, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(argv) == 1
-    assert f"manyhop {argv[0]}: {argv[1]}: there is no such file or folder." in capsys.readouterr().err
+@pytest.mark.parametrize("argv", ["plan no/graph", "plan no.npy", "convert no.pt out", "convert no.csv out"])
+def test_a_path_that_is_not_there_is_reported_as_missing(argv, run):
+    verb, path, *_ = argv.split()
+    run(*argv.split(), fails=f"manyhop {verb}: {path}: there is no such file or folder.")
 
 
-def test_the_command_alone_shows_its_help(capsys):
-    assert main([]) == 0
-    captured = capsys.readouterr()
+def test_the_command_alone_shows_its_help(run):
+    captured = run()
     assert captured.out.startswith("usage: manyhop [-h]")
     assert "compare loaders with PyG's" in captured.out.replace("\n", " ")
     assert captured.err == ""
@@ -72,3 +57,17 @@ def test_output_that_nobody_reads():
     run = f"{sys.executable} -c 'from manyhop_tools.cli import main; main()' doctor"
     shell = subprocess.run(["bash", "-c", f"{run} | true"], capture_output=True, text=True)
     assert shell.stderr == ""
+
+
+def test_compile_prepares_the_kernels_of_all_modules(monkeypatch, run):
+    prepared = []
+    monkeypatch.setattr(numba_kernels, "prepare", lambda *kernels: prepared.extend(kernels))
+    assert "CPU kernels are ready" in run("compile").out
+    root = Path(manyhop.__file__).parents[1]
+    with_kernels = {
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in root.rglob("*.py")
+        if "\n@kernel(" in path.read_text()
+    }
+    assert set(KERNEL_MODULES) == with_kernels
+    assert with_kernels <= {kernel.py_func.__module__ for kernel in prepared}

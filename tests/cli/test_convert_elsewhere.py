@@ -1,6 +1,7 @@
 """``manyhop convert`` of PyG's data sets by name, and of files at addresses."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,34 +10,29 @@ from torch_geometric.datasets import KarateClub
 
 import manyhop_pyg
 from manyhop import files
-from manyhop_tools.cli import main
 
 pytest.importorskip("pyarrow")
 fsspec = pytest.importorskip("fsspec")
 
 
-def convert(*argv):
-    return main(["convert", *map(str, argv)])
-
-
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """The entry point, also where manyhop was installed before it had one."""
-    info = tmp_path / "path" / "formats-1.dist-info"
+    info = Path("path") / "formats-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: formats\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[manyhop.formats]\ndataset = manyhop_pyg.data.folder:load_dataset\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    monkeypatch.syspath_prepend("path")
 
 
-def test_data_sets_by_name(tmp_path, installed, capsys):
-    assert convert("pyg:KarateClub", tmp_path / "g") == 0
-    data, opened = KarateClub()[0], manyhop_pyg.open(tmp_path / "g")
+def test_data_sets_by_name(installed, convert):
+    convert("pyg:KarateClub", "g")
+    data, opened = KarateClub()[0], manyhop_pyg.open("g")
     assert opened.train_mask.equal(data.train_mask)
     assert sorted(opened.edge_index.T.tolist()) == sorted(data.edge_index.T.tolist())
     options = [f"--dataset-arg={text}" for text in ("num_graphs=1", "avg_num_nodes=20", "task=node", "num_channels=3")]
-    assert convert("pyg:FakeDataset", tmp_path / "f", *options) == 0
-    assert manyhop_pyg.open(tmp_path / "f").x.shape[1] == 3
+    convert("pyg:FakeDataset", "f", *options)
+    assert manyhop_pyg.open("f").x.shape[1] == 3
     for argv, message in [
         (("pyg:KarateClob",), "got 'KarateClob'. Did you mean KarateClub"),
         (("pyg:download_url",), "Expected a class of torch_geometric.datasets"),
@@ -46,8 +42,7 @@ def test_data_sets_by_name(tmp_path, installed, capsys):
         (("pyg:KarateClub", "--ids", "map"), "--ids has no meaning"),
         (("edges.csv", "--dataset-arg", "a=b"), "--dataset-arg has no meaning"),
     ]:
-        assert convert(*argv, tmp_path / "bad") == 1
-        assert message in capsys.readouterr().err
+        convert(*argv, "bad", fails=message)
 
 
 @pytest.fixture
@@ -57,7 +52,7 @@ def bucket():
     memory.rm("/bucket", recursive=True)
 
 
-def test_files_at_addresses(tmp_path, bucket, capsys):
+def test_files_at_addresses(bucket, tmp_path, convert):
     bucket.pipe("/bucket/a/e.csv", b"p,q\n1,0\n")
     bucket.pipe("/bucket/b/e.csv", b"p,q\n2,1\n")
     x = np.arange(6, dtype=np.float32)
@@ -65,30 +60,30 @@ def test_files_at_addresses(tmp_path, bucket, capsys):
     bucket.pipe("/bucket/y.bin", x.tobytes())
     bucket.pipe("/bucket/y.bin.json", b'{"shape": [3, 2], "dtype": "float32"}')
     bucket.pipe("/bucket/n.csv", b"id,z\n0,5\n2,7\n1,6\n")
-    files.write(tmp_path / "p.npy", torch.tensor([1, 0, 0]))
-    bucket.put(str(tmp_path / "p.npy"), "/bucket/p.npy")
-    files.write(tmp_path / "two.safetensors", torch.tensor([1.0, 2, 3]))
-    bucket.put(str(tmp_path / "two.safetensors"), "/bucket/two.safetensors")
+    files.write("p.npy", torch.tensor([1, 0, 0]))
+    bucket.put("p.npy", "/bucket/p.npy")
+    files.write("two.safetensors", torch.tensor([1.0, 2, 3]))
+    bucket.put("two.safetensors", "/bucket/two.safetensors")
     at = "memory://bucket"
     options = ["--raw", f"{at}/x.bin=float32,2", "--node-tensor", f"x={at}/x.bin", "--node-tensor", f"y={at}/y.bin"]
     options += ["--node-tensor", f"w={at}/two.safetensors:data", "--nodes", f"{at}/n.csv", "--partition", f"{at}/p.npy"]
-    assert convert(f"{at}/a/e.csv", f"{at}/b/e.csv", tmp_path / "g", *options) == 0
-    assert "memory://bucket/x.bin: is copied" in capsys.readouterr().err
-    data = manyhop_pyg.open(tmp_path / "g")
-    assert np.load(tmp_path / "g" / "_N.ids.npy").tolist() == [1, 2, 0]
+    printed = convert(f"{at}/a/e.csv", f"{at}/b/e.csv", "g", *options)
+    assert "memory://bucket/x.bin: is copied" in printed.err
+    data = manyhop_pyg.open("g")
+    assert np.load(Path("g") / "_N.ids.npy").tolist() == [1, 2, 0]
     assert data.edge_index.tolist() == [[1, 0], [0, 2]]
     assert data.x.tolist() == data.y.tolist() == [[2, 3], [4, 5], [0, 1]]
     assert (data.w.tolist(), data.z.tolist()) == ([2, 3, 1], [6, 7, 5])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g", "p.npy", "two.safetensors"]
 
 
-def test_folders_at_addresses(tmp_path, bucket):
+def test_folders_at_addresses(bucket, convert):
     for name, text in [("edge", "0,1\n1,2\n"), ("num-node-list", "3\n"), ("node-label", "4\n5\n6\n")]:
         bucket.pipe(f"/bucket/set/raw/{name}.csv.gz", gzip.compress(text.encode()))
     for k, name in enumerate(("train", "valid", "test")):
         bucket.pipe(f"/bucket/set/split/time/{name}.csv.gz", gzip.compress(f"{k}\n".encode()))
-    assert convert("memory://bucket/set", tmp_path / "g") == 0
-    data = manyhop_pyg.open(tmp_path / "g")
+    convert("memory://bucket/set", "g")
+    data = manyhop_pyg.open("g")
     assert (data.y.tolist(), data.val_mask.tolist()) == ([4, 5, 6], [False, True, False])
 
 
@@ -109,31 +104,29 @@ def s3(monkeypatch):
     files.clear_instance_cache()
 
 
-def test_an_object_server(tmp_path, s3, capsys):
+def test_an_object_server(s3, convert):
     x = np.arange(6, dtype=np.float32)
     s3.pipe("bucket/a/e.csv", b"p,q\n1,0\n2,1\n")
     s3.pipe("bucket/x.bin", x.tobytes())
     s3.pipe("bucket/set/raw/edge.csv.gz", gzip.compress(b"0,1\n1,2\n"))
     s3.pipe("bucket/set/raw/num-node-list.csv.gz", gzip.compress(b"3\n"))
     tensors = ("--raw", "s3://bucket/x.bin=float32,2", "--node-tensor", "x=s3://bucket/x.bin")
-    assert convert("s3://bucket/a/e.csv", tmp_path / "g", *tensors) == 0
-    data = manyhop_pyg.open(tmp_path / "g")
+    convert("s3://bucket/a/e.csv", "g", *tensors)
+    data = manyhop_pyg.open("g")
     assert sorted(data.edge_index.T.tolist()) == [[1, 0], [2, 1]]
     assert data.x.tolist() == x.reshape(3, 2).tolist()
-    assert convert("s3://bucket/set", tmp_path / "set") == 0
-    assert sorted(manyhop_pyg.open(tmp_path / "set").edge_index.T.tolist()) == [[0, 1], [1, 2]]
-    assert convert("s3://bucket/none.csv", tmp_path / "bad") == 1
-    assert "s3://bucket/none.csv: cannot be read: FileNotFoundError" in capsys.readouterr().err
+    convert("s3://bucket/set", "set")
+    assert sorted(manyhop_pyg.open("set").edge_index.T.tolist()) == [[0, 1], [1, 2]]
+    convert("s3://bucket/none.csv", "bad", fails="s3://bucket/none.csv: cannot be read: FileNotFoundError")
 
 
-def test_addresses_that_are_refused(tmp_path, bucket, capsys):
+def test_addresses_that_are_refused(tmp_path, bucket, convert):
     bucket.pipe("/bucket/set/raw/../x.csv", b"")
     for argv, message in [
-        (("memory://bucket/none.csv", tmp_path / "g"), "memory://bucket/none.csv: cannot be read: FileNotFoundError"),
-        (("nothing://bucket/e.csv", tmp_path / "g"), "Protocol not known: nothing"),
+        (("memory://bucket/none.csv", "g"), "memory://bucket/none.csv: cannot be read: FileNotFoundError"),
+        (("nothing://bucket/e.csv", "g"), "Protocol not known: nothing"),
         (("e.csv", "memory://bucket/g"), "Expected a folder of this machine as the target"),
-        (("memory://bucket/set", tmp_path / "g"), "expected names without '..'"),
+        (("memory://bucket/set", "g"), "expected names without '..'"),
     ]:
-        assert convert(*argv) == 1
-        assert message in capsys.readouterr().err
+        convert(*argv, fails=message)
     assert not any(tmp_path.iterdir())

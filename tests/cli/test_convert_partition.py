@@ -1,6 +1,7 @@
 """``manyhop convert --partition``: nodes numbered by part."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +11,12 @@ from torch_geometric.data import Data, HeteroData
 import manyhop_pyg
 from manyhop import files
 from manyhop.errors import InputError
-from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
-def convert(*argv):
-    return main(["convert", *map(str, argv)])
-
-
-def test_all_of_a_graph_is_numbered_anew(tmp_path, capsys):
+def test_all_of_a_graph_is_numbered_anew(convert):
     g = torch.Generator().manual_seed(0)
     data = HeteroData(classes=3, pairs=torch.tensor([[0, 1]]))
     data["a"].x = torch.rand(30, 2, generator=g).bfloat16()
@@ -32,17 +28,16 @@ def test_all_of_a_graph_is_numbered_anew(tmp_path, capsys):
     data["a", "to", "b"].time = torch.arange(200)
     data["a", "to", "b"].edge_label_index = torch.tensor([[1, 29], [19, 0]])
     data["b", "to", "b"].edge_index = ends[1].view(2, 100)
-    torch.save(data, tmp_path / "d.pt")
+    torch.save(data, "d.pt")
     parts = {"a": torch.randint(4, (30,), generator=g), "b": torch.randint(3, (20,), generator=g).int()}
     options = []
     for name, part in parts.items():
-        files.write(tmp_path / f"{name}.npy", part)
-        options += ["--partition", f"{name}={tmp_path / f'{name}.npy'}"]
-    assert convert(tmp_path / "d.pt", tmp_path / "g", "--crc32", *options) == 0
-    error = capsys.readouterr().err
+        files.write(f"{name}.npy", part)
+        options += ["--partition", f"{name}={name}.npy"]
+    error = convert("d.pt", "g", "--crc32", *options).err
     assert "'pairs' may hold node ids" in error
     assert "equal slices" in error
-    graph, opened = files.open_graph(tmp_path / "g"), manyhop_pyg.open(tmp_path / "g")
+    graph, opened = files.open_graph("g"), manyhop_pyg.open("g")
     graph.verify()
     source = {name: torch.from_numpy(np.load(nodes.ids)) for name, nodes in graph.nodes.items()}
     for name, part in parts.items():
@@ -61,21 +56,21 @@ def test_all_of_a_graph_is_numbered_anew(tmp_path, capsys):
     assert (opened.classes, opened.pairs.tolist()) == (3, [[0, 1]])
 
     # Once more: ids stay those of the first source, types without a partition keep their order.
-    files.write(tmp_path / "again.npy", torch.arange(29, -1, -1))
-    assert convert(tmp_path / "g", tmp_path / "g2", "--partition", f"a={tmp_path / 'again.npy'}") == 0
-    again = files.open_graph(tmp_path / "g2")
+    files.write("again.npy", torch.arange(29, -1, -1))
+    convert("g", "g2", "--partition", "a=again.npy")
+    again = files.open_graph("g2")
     assert np.load(again.nodes["a"].ids).tolist() == source["a"].flip(0).tolist()
     assert np.load(again.nodes["b"].ids).tolist() == source["b"].tolist()
-    edges = manyhop_pyg.open(tmp_path / "g2")["a", "to", "b"]
+    edges = manyhop_pyg.open("g2")["a", "to", "b"]
     found = torch.stack([source["a"].flip(0)[edges.edge_label_index[0]], source["b"][edges.edge_label_index[1]]])
     assert found.equal(data["a", "to", "b"].edge_label_index)
 
 
-def test_ids_that_are_texts_follow(tmp_path):
-    (tmp_path / "e.csv").write_text("a,b\nann,cy\nbob,ann\n")
-    files.write(tmp_path / "p.npy", torch.tensor([1, 1, 0]))
-    assert convert(tmp_path / "e.csv", tmp_path / "g", "--partition", tmp_path / "p.npy") == 0
-    graph = files.open_graph(tmp_path / "g")
+def test_ids_that_are_texts_follow(convert):
+    Path("e.csv").write_text("a,b\nann,cy\nbob,ann\n")
+    files.write("p.npy", torch.tensor([1, 1, 0]))
+    convert("e.csv", "g", "--partition", "p.npy")
+    graph = files.open_graph("g")
     names = parquet.read_table(graph.nodes["_N"].ids)["id"].to_pylist()
     assert names == ["cy", "ann", "bob"]
     (edges,) = graph.edges.values()
@@ -85,25 +80,24 @@ def test_ids_that_are_texts_follow(tmp_path):
     ]
 
 
-def test_a_folder_of_columns_alone(tmp_path, capsys):
+def test_a_folder_of_columns_alone(convert):
     """As somebody may write it by hand: no edge_index; ids of nodes that do not fit."""
-    torch.save(Data(num_nodes=3, edge_index=torch.tensor([[2, 0], [0, 1]])), tmp_path / "d.pt")
-    files.write(tmp_path / "p.npy", torch.tensor([1, 1, 0]))
-    assert convert(tmp_path / "d.pt", tmp_path / "g") == 0
-    path = tmp_path / "g" / "manyhop.json"
+    torch.save(Data(num_nodes=3, edge_index=torch.tensor([[2, 0], [0, 1]])), "d.pt")
+    files.write("p.npy", torch.tensor([1, 1, 0]))
+    convert("d.pt", "g")
+    path = Path("g") / "manyhop.json"
     manifest = json.loads(path.read_text())
     del manifest["edges"][0]["edge_index"]
     path.write_text(json.dumps(manifest))
-    assert convert(tmp_path / "g", tmp_path / "g2", "--partition", tmp_path / "p.npy") == 0
-    assert manyhop_pyg.open(tmp_path / "g2").edge_index.tolist() == [[0, 1], [1, 2]]
-    files.write(tmp_path / "g" / "few.npy", torch.arange(2))
+    convert("g", "g2", "--partition", "p.npy")
+    assert manyhop_pyg.open("g2").edge_index.tolist() == [[0, 1], [1, 2]]
+    files.write(Path("g") / "few.npy", torch.arange(2))
     manifest["nodes"][0]["ids"] = "few.npy"
     path.write_text(json.dumps(manifest))
-    assert convert(tmp_path / "g", tmp_path / "g3", "--partition", tmp_path / "p.npy") == 1
-    assert "expected an id for each of 3 nodes, got 2" in capsys.readouterr().err
+    convert("g", "g3", "--partition", "p.npy", fails="expected an id for each of 3 nodes, got 2")
 
 
-def test_metis(tmp_path, capsys):
+def test_metis(convert):
     pytest.importorskip("pymetis")
     g = np.random.default_rng(0)
     group = g.permutation(np.arange(601) % 6)
@@ -111,57 +105,51 @@ def test_metis(tmp_path, capsys):
     src = g.integers(0, 601, 6000)
     dst = np.array([g.choice(members[group[s]]) for s in src])
     data = Data(num_nodes=601, group=torch.from_numpy(group), edge_index=torch.from_numpy(np.stack([src, dst])))
-    torch.save(data, tmp_path / "d.pt")
-    assert convert(tmp_path / "d.pt", tmp_path / "g", "--partition", "3") == 0
-    assert "METIS: 3 parts; " in capsys.readouterr().err
-    opened = manyhop_pyg.open(tmp_path / "g")
+    torch.save(data, "d.pt")
+    assert "METIS: 3 parts; " in convert("d.pt", "g", "--partition", "3").err
+    opened = manyhop_pyg.open("g")
     slices = [601 * k // 3 for k in range(1, 3)]
     there = np.searchsorted(slices, opened.edge_index.numpy(), side="right")
     assert (there[0] != there[1]).mean() < 0.05  # two groups make a slice; by chance it is two thirds
-    source = np.load(tmp_path / "g" / "_N.ids.npy")
+    source = np.load(Path("g") / "_N.ids.npy")
     assert sorted(source) == list(range(601))
     assert opened.group.tolist() == group[source].tolist()
-    torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[1], [1]])), tmp_path / "loop.pt")
+    torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[1], [1]])), "loop.pt")
     for argv, message in [
         (("d.pt", "602"), "Expected 2 to 601 parts"),
         (("loop.pt", "2"), "Expected edges between different nodes"),
     ]:
-        assert convert(tmp_path / argv[0], tmp_path / "bad", "--partition", argv[1]) == 1
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "bad").exists()
+        convert(argv[0], "bad", "--partition", argv[1], fails=message)
+    assert not Path("bad").exists()
 
 
-def test_partitions_that_are_refused(tmp_path, capsys):
-    torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[0], [1]])), tmp_path / "d.pt")
-    (tmp_path / "e.csv").write_text("a,b\n1,0\n")
+def test_partitions_that_are_refused(convert):
+    torch.save(Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[0], [1]])), "d.pt")
+    Path("e.csv").write_text("a,b\n1,0\n")
     for name, values in [("short", [0, 1]), ("whole", [0] * 4), ("negative", [0, -1, 0, 0]), ("floats", [0.0] * 4)]:
-        files.write(tmp_path / f"{name}.npy", torch.tensor(values))
+        files.write(f"{name}.npy", torch.tensor(values))
     for source, options, message in [
-        ("d.pt", [tmp_path / "short.npy"], "integers of shape [4], got torch.int64 of shape [2]"),
-        ("d.pt", [tmp_path / "negative.npy"], "expected parts 0, 1, 2, ..., got -1"),
-        ("d.pt", [tmp_path / "floats.npy"], "got torch.float32"),
-        ("d.pt", [tmp_path / "none.npy"], "no such file"),
+        ("d.pt", ["short.npy"], "integers of shape [4], got torch.int64 of shape [2]"),
+        ("d.pt", ["negative.npy"], "expected parts 0, 1, 2, ..., got -1"),
+        ("d.pt", ["floats.npy"], "got torch.float32"),
+        ("d.pt", ["none.npy"], "no such file"),
         ("d.pt", [2, 3], "--partition N, once"),
-        ("d.pt", [tmp_path / "whole.npy"] * 2, "once per node type"),
-        ("d.pt", [f"x={tmp_path / 'short.npy'}"], "or --partition FILE"),
-        (f"u,to,v={tmp_path / 'e.csv'}", [tmp_path / "short.npy"], "or --partition TYPE=FILE"),
-        (f"u,to,v={tmp_path / 'e.csv'}", [f"w={tmp_path / 'short.npy'}"], "node type of ['u', 'v'], got 'w'"),
+        ("d.pt", ["whole.npy"] * 2, "once per node type"),
+        ("d.pt", ["x=short.npy"], "or --partition FILE"),
+        ("u,to,v=e.csv", ["short.npy"], "or --partition TYPE=FILE"),
+        ("u,to,v=e.csv", ["w=short.npy"], "node type of ['u', 'v'], got 'w'"),
     ]:
         argv = [str(option) for value in options for option in ("--partition", value)]
-        assert convert(tmp_path / source if source == "d.pt" else source, tmp_path / "g", *argv) == 1
-        assert message in capsys.readouterr().err
-        assert not (tmp_path / "g").exists()
-    assert convert(tmp_path / "d.pt", tmp_path / "g") == 0
-    assert convert(tmp_path / "g", tmp_path / "g2") == 1
-    assert "or pass --partition to renumber its nodes" in capsys.readouterr().err
+        convert(source, "g", *argv, fails=message)
+        assert not Path("g").exists()
+    convert("d.pt", "g")
+    convert("g", "g2", fails="or pass --partition to renumber its nodes")
 
 
-def test_a_manifest_with_damaged_node_ids(tmp_path):
-    torch.save(
-        Data(num_nodes=2, edge_index=torch.tensor([[0], [1]]), my_index=torch.tensor([1, 0, 1])), tmp_path / "d.pt"
-    )
-    assert convert(tmp_path / "d.pt", tmp_path / "g") == 0
-    path = tmp_path / "g" / "manyhop.json"
+def test_a_manifest_with_damaged_node_ids(convert):
+    torch.save(Data(num_nodes=2, edge_index=torch.tensor([[0], [1]]), my_index=torch.tensor([1, 0, 1])), "d.pt")
+    convert("d.pt", "g")
+    path = Path("g") / "manyhop.json"
     manifest = json.loads(path.read_text())
     assert manifest["others"]["node_ids"] == {"my_index": ["_N"]}
     for damaged in (
@@ -173,4 +161,4 @@ def test_a_manifest_with_damaged_node_ids(tmp_path):
         manifest["others"]["node_ids"] = damaged
         path.write_text(json.dumps(manifest))
         with pytest.raises(InputError, match="node_ids"):
-            files.open_graph(tmp_path / "g")
+            files.open_graph("g")

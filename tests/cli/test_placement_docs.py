@@ -14,7 +14,6 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop import files
-from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -31,10 +30,9 @@ LINES = [line for block in blocks("sh") for line in block.replace("\\\n", " ").s
 COMMANDS = [line.partition(" #")[0].strip() for line in LINES if "pyg:Planetoid" not in line]  # which is downloaded
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _folder_of_the_page():
     """All files that the page names."""
-    monkeypatch.chdir(tmp_path)
     edge_index = torch.randint(0, 20, (2, 60))
     data = Data(x=torch.randn(20, 4), y=torch.zeros(20), edge_index=edge_index, train_mask=torch.arange(20) < 9)
     torch.save(data, "data.pt")
@@ -66,7 +64,6 @@ def folder(tmp_path, monkeypatch):
         split.mkdir(parents=True)
         for k, part in enumerate(("train", "valid", "test")):
             (split / f"{part}.csv.gz").write_bytes(gzip.compress(f"{k}\n".encode()))
-    return tmp_path
 
 
 def test_there_are_commands():
@@ -75,22 +72,18 @@ def test_there_are_commands():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands(folder, command, capsys):
+def test_commands(command, run):
     program, *argv = shlex.split(command)
     assert program == "manyhop"
     if argv[-2:] == ["--partition", "4"]:
         pytest.importorskip("pymetis")
     if argv[0] == "convert":
         shutil.rmtree("graph")
-    assert main(argv) == 0
-    output = capsys.readouterr().out
-    if argv[0] == "convert":
-        assert files.open_graph("graph").edges
-    else:
-        assert "placement" in output
+    output = run(*argv).out
+    assert files.open_graph("graph").edges if argv[0] == "convert" else "placement" in output
 
 
-def test_manifests(folder):
+def test_manifests():
     raw, parts, graph = (json.loads(text) for text in blocks("json"))
     x = torch.zeros(raw["shape"])
     Path("x.bin").write_bytes(x.numpy().tobytes())
