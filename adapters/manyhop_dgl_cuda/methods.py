@@ -19,7 +19,8 @@ from dgl.nn.pytorch.conv.gatconv import GATConv
 from dgl.nn.pytorch.conv.sageconv import SAGEConv
 from torch import Tensor, nn
 
-from manyhop_dgl.samplers.blocks import make_column, values_of
+from manyhop_dgl.samplers.blocks import make_column
+from manyhop_dgl.samplers.features import values_of
 from manyhop_dgl_cuda import fused
 from manyhop_dgl_cuda.differentiable import attention
 from manyhop_dgl_cuda.fused import gspmm

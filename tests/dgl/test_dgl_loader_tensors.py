@@ -11,7 +11,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.features import RowRequest
 from manyhop.memory.placement import Hardware
 from manyhop_dgl.loader.batches import FrameColumns
-from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.samplers.edges import sampler_of_nodes
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader

@@ -6,7 +6,7 @@ from test_dgl_loader_tensors import graph
 
 from manyhop.errors import FeatureError
 from manyhop_dgl import NeighborSampler
-from manyhop_dgl.loader.prefetched import Prefetched
+from manyhop_dgl.loader.tensors import Prefetched
 
 
 @pytest.fixture(params=["plain", "ours"])

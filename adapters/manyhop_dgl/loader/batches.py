@@ -13,10 +13,11 @@ from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, current_exchange
-from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.source import LoaderView, Source, contents_of, on_cpu_only
-from manyhop_dgl.loader.storages import Filled, Prefetcher, moved
-from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
+from manyhop_dgl.loader.storages import Prefetcher, moved
+from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, rows_of
+from manyhop_dgl.samplers.edges import sampler_of_nodes
+from manyhop_dgl.samplers.features import Data, Filled
 from manyhop_dgl.samplers.plan import cut
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding

@@ -36,13 +36,13 @@ from manyhop_dgl.loader.options import (
     with_graph,
 )
 from manyhop_dgl.loader.padding import Padding, check_pad
-from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher
-from manyhop_dgl.loader.tensors import TensorPrefetcher, check_tensors, samples_tensors
+from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
+from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.keys import draw
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors

@@ -16,10 +16,9 @@ from manyhop.loading import check_placement
 from manyhop.memory.places import Place
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import edges_of
-from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
 from manyhop_dgl.samplers.arguments import fanouts_by_type, type_of
-from manyhop_dgl.samplers.edges import EdgePredictionSampler
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.typing import GraphLike

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,12 +21,13 @@ from manyhop.loading.padding import (
     mask_of,
 )
 from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
-from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.loader.tensors import samples_tensors
+from manyhop_dgl.samplers.edges import sampler_of_nodes
+from manyhop_dgl.samplers.features import names_of
 from manyhop_dgl.samplers.plan import Pad as PadSamples
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_dgl.typing import Names, Pairs
+from manyhop_dgl.typing import Pairs
 
 _MARGIN: Final = 0.1
 
@@ -49,14 +50,9 @@ def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatche
             "of batches. Pass a tensor of indices and batch_size."
         )
     nodes = sampler_of_nodes(sampler)
-    check_names_of_masks(("node_mask",), {*_names(nodes.prefetch_node_feats), *_names(nodes.prefetch_labels)})
-    labels = () if nodes is sampler else _names(sampler.prefetch_labels)
-    check_names_of_masks(("edge_mask",), {*_names(nodes.prefetch_edge_feats), *labels})
-
-
-def _names(names: Names) -> Iterator[str]:
-    for part in names.values() if isinstance(names, Mapping) else (names or (),):
-        yield from part
+    check_names_of_masks(("node_mask",), {*names_of(nodes.prefetch_node_feats), *names_of(nodes.prefetch_labels)})
+    labels = () if nodes is sampler else names_of(sampler.prefetch_labels)
+    check_names_of_masks(("edge_mask",), {*names_of(nodes.prefetch_edge_feats), *labels})
 
 
 class Padding:

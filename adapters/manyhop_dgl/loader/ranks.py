@@ -10,8 +10,8 @@ from manyhop.loading import graph_facts, plain, rows_fact
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import of_type
-from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.source import LoaderView
+from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.negatives import KeyedNegatives
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.typing import GraphLike

@@ -22,11 +22,10 @@ from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.cores import WorkerInit
-from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import MOST, GivenBatches, GPUSeeds, Indices, Seeds, SeedsOfBatches
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
-from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors
+from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Arguments, Pad, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors

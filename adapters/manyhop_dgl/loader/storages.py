@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import dgl
 import torch
-from dgl.frame import Column, LazyFeature
+from dgl.frame import LazyFeature
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features import DistributedRows, RowRequest, ShardedRows
+from manyhop.features import DistributedRows, ShardedRows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import of_type
 from manyhop_dgl.nested import all_in_nested, apply_nested
-from manyhop_embedding import Embedding, RowsAhead
-
-Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
-Assign: TypeAlias = Callable[[Any], None]
-
-_lock = threading.Lock()
-
-
-class MissingDataError(FeatureError, KeyError):
-    """The graph has no such data. Also a ``KeyError``, as in DGL."""
-
-    __str__ = Exception.__str__  # KeyError would quote the message
+from manyhop_dgl.samplers.features import Assign, Entry, Filled, Gather, MissingDataError, Part, read_rows, value_of
 
 
 @dataclass(slots=True)
 class Wanted:
     """Data of a batch, to be gathered."""
 
-    lookup: Callable[[], object]
-    """Returns the current sources of the rows."""
-
+    entry: Entry
     ids: Tensor
-    title: str
     assign: Assign
 
     source: Any = None
@@ -50,47 +35,6 @@ class Wanted:
 
     version: int = 0
     """The version of that: writing to a tensor in place counts it up."""
-
-    def look_up(self) -> None:
-        """Record the current sources of the rows."""
-        self.source = self.lookup()
-        self.version = version_of(self.source)
-
-    def is_current(self) -> bool:
-        """Return whether the source has not changed. Rows of other nodes belong to the exchange of the batch."""
-        if isinstance(self.source, ShardedRows | DistributedRows):
-            return True
-        source = self.lookup()
-        return source is self.source and version_of(source) == self.version
-
-
-@dataclass(slots=True)
-class Filled:
-    """A batch and its sources."""
-
-    batch: Any
-
-    source: Any
-    """The state that its prefetcher compares with the current one."""
-
-    is_complete: bool = False
-
-    is_watched: bool = False
-    """The engine rebuilds it if the sources of its rows have changed."""
-
-    ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
-    """Rows of embeddings, and the function that accepts them unchanged when the batch is returned."""
-
-    def begin(self, embedding: Embedding, ids: Tensor, assign: Assign) -> tuple[RowRequest, Assign] | None:
-        """Record rows of an embedding; return the rows to gather in advance and their receiver, or ``None``."""
-        ahead, request = embedding.begin(ids, ids.device)
-        self.ahead.append((assign, ahead))
-        return None if request is None else (request, partial(setattr, ahead, "rows"))
-
-    def finish(self) -> None:
-        """Add rows of embeddings to the batch."""
-        for assign, ahead in self.ahead:
-            assign(ahead.finish())
 
 
 def moved(batch: object, device: torch.device) -> object:
@@ -112,14 +56,6 @@ class Prefetcher:
     def __init__(self, graph: Graph | dgl.DGLGraph) -> None:
         self._graph = graph
 
-    def _node_storage(self, name: str, kind: str) -> object:
-        graph = self._graph
-        return graph.nodes[kind].data[name] if isinstance(graph, Graph) else graph.get_node_storage(name, kind)
-
-    def _edge_storage(self, name: str, kind: str) -> object:
-        graph = self._graph
-        return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
-
     def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
         """Add data to batches in place, by one gather; also return their bytes.
 
@@ -131,30 +67,38 @@ class Prefetcher:
         return filled, 0
 
     def renew(self, filled: Filled, gather: Gather) -> int:
-        """Gather again if a source of rows was replaced or written to."""
-        if filled.is_complete and all([one.is_current() for one in filled.source]):
+        """Gather again if a source of rows was replaced or written to. Those of other nodes belong to an exchange."""
+        if filled.is_complete and all(map(self._is_current, filled.source)):
             return 0
         return self._read([filled], gather)
 
+    def _is_current(self, one: Wanted) -> bool:
+        if isinstance(one.source, ShardedRows | DistributedRows):
+            return True
+        source = self._source(one.entry)
+        return source is one.source and version_of(source) == one.version
+
     def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
-        wanted = [(filled, one) for filled in batches for one in filled.source]
+        wanted: list[tuple[Filled, Wanted]] = [(filled, one) for filled in batches for one in filled.source]
         for _, one in wanted:
-            one.look_up()
+            one.source = self._source(one.entry)
+            one.version = version_of(one.source)
         for filled in batches:
             filled.ahead.clear()
-        here: list[tuple[RowRequest, Assign]] = []
-        for filled, one in wanted:
-            if isinstance(one.source, Embedding):
-                begun = filled.begin(one.source, one.ids, one.assign)
-                here += [] if begun is None else [begun]
-            else:
-                here.append((RowRequest(one.source, one.ids, 0, one.title), one.assign))
-        rows = gather([request for request, _ in here])
-        for (_, assign), value in zip(here, rows, strict=True):
-            assign(value)
+        nbytes = read_rows([(filled, one.source, one.ids, one.entry, one.assign) for filled, one in wanted], gather)
         for filled in batches:
             filled.is_complete = True
-        return bytes_of(rows)
+        return nbytes
+
+    def _source(self, entry: Entry) -> Any:
+        """Return the current source of rows of some data."""
+        found = value_of(self._graph, entry)
+        if found is None:
+            raise MissingDataError(
+                f"Expected the graph to have data {entry.title}, which the sampler prefetches, but it has none. Set it "
+                "before iterating, or leave it out of the sampler's prefetch_* arguments."
+            )
+        return found
 
     def settle(self, batch: object) -> object:
         """Return the complete batch."""
@@ -171,48 +115,27 @@ class Prefetcher:
                 f"Expected lazy features in graphs only, got {outside[0].name!r} outside of them. Gather its rows in "
                 "the training loop."
             )
-        wanted: list[Wanted] = []
-        for g in all_in_nested(dgl.DGLGraph, batch):
-            self._collect_graph(g, wanted)
-        return wanted
+        return [one for g in all_in_nested(dgl.DGLGraph, batch) for one in self._of_graph(g)]
 
-    def _collect_graph(self, g: dgl.DGLGraph, wanted: list[Wanted]) -> None:
-        for frames, kinds, id_name, storage in (
-            (g._node_frames, g.ntypes, dgl.NID, self._node_storage),
-            (g._edge_frames, g.canonical_etypes, dgl.EID, self._edge_storage),
-        ):
+    def _of_graph(self, g: dgl.DGLGraph) -> list[Wanted]:
+        wanted: list[Wanted] = []
+        sides: list[tuple[Part, Any, Any, Sequence[Any], str]] = [
+            ("nodes", g._node_frames, g.ntypes, self._graph.ntypes, dgl.NID),
+            ("edges", g._edge_frames, g.canonical_etypes, self._graph.canonical_etypes, dgl.EID),
+        ]
+        for part, frames, kinds, known, id_name in sides:
             for frame, kind in zip(frames, kinds, strict=True):
                 for key, column in list(frame._columns.items()):
                     if not isinstance(column, LazyFeature):
                         continue
-                    name = column.name or key
-                    index = column.id_
+                    name, index = column.name or key, column.id_
                     if index is None and id_name not in frame:
                         raise FeatureError(
                             f"Expected ids for the lazy feature {key!r}{of_type(kind)}, got none: the sampled graph "
                             f"has no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
                         )
+                    at = list(known).index(kind) if kind in known else None
+                    entry = Entry(part, name, kind, at, f"{name!r}{of_type(kind)}")
                     index = frame[id_name] if index is None else index
-                    title = f"{name!r}{of_type(kind)}"
-                    lookup = partial(_source, storage, name, kind, title)
-                    wanted.append(Wanted(lookup, index, title, partial(frame.__setitem__, key)))
-
-
-def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:
-    """Return the current source of rows of some data."""
-    try:
-        found = storage(name, kind)
-    except KeyError:
-        raise MissingDataError(
-            f"Expected the graph to have data {title}, which the sampler prefetches, but it has none. Set it before "
-            "iterating, or leave it out of the sampler's prefetch_* arguments."
-        ) from None
-    if not isinstance(found, Column):
-        return found
-    with _lock:  # data of a subgraph are looked up when they are first read
-        return found.data
-
-
-def bytes_of(rows: Sequence[object]) -> int:
-    """Return the bytes of values that have bytes."""
-    return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in rows])
+                    wanted.append(Wanted(entry, index, partial(frame.__setitem__, key)))
+        return wanted

@@ -1,12 +1,11 @@
-"""Batches as tensors (``output="tensors"``): the data that a sampler requests, in blocks of plain tensors."""
+"""Batches as tensors: the data that a sampler requests, in blocks of plain tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import dgl
 import torch
@@ -15,26 +14,105 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import DistributedRows, RowRequest, ShardedRows
-from manyhop.graph import EdgeType
+from manyhop.features import DistributedRows, ShardedRows
 from manyhop.loading.pipeline import PaddedRows, clear_rows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
-from manyhop_dgl.loader.storages import Assign, Filled, Gather, bytes_of
-from manyhop_dgl.samplers.blocks import (
-    TypeFrames,
-    each_of,
-    lazy_frames,
-    make_blocks,
-    put_rows,
+from manyhop_dgl.samplers.blocks import TypeFrames, each_of, lazy_frames, make_blocks, put_rows
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs, index_of_pairs, sampler_of_nodes
+from manyhop_dgl.samplers.features import (
+    Data,
+    Filled,
+    Gather,
+    Requested,
+    check_complete,
+    find_data,
+    read_tensors,
+    value_of,
 )
-from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs, index_of_pairs
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_embedding import Embedding
 
 Batch = BlockTensors | EdgeTensors
+
+
+class _State(NamedTuple):
+    """A key and the data found by it, in one object for multiple threads."""
+
+    requested: object = None
+    there: Any = None
+    data: Data = Data([], [], True)
+
+
+class Prefetched:
+    """The data that a sampler prefetches from a graph. Both may change between batches.
+
+    Args:
+        graph: whose data they are.
+        sampler: of nodes, or of edges with a sampler of nodes beneath.
+    """
+
+    def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
+        self._graph, self._sampler, self._nodes = graph, sampler, sampler_of_nodes(sampler)
+        self._of_dgl = isinstance(graph, dgl.DGLGraph)
+        self._state = _State()
+
+    def data(self) -> Data:
+        """Return the requested data that exist: the same object until they change.
+
+        Raises:
+            FeatureError: unknown names, by type.
+            InputError: types that the graph does not have.
+        """
+        requested, state = self._requested(), self._state
+        if state.requested == requested and self._is_same(state):
+            return state.data
+        there = self.there()  # before the data found by it
+        data, known = self.find(), state.data
+        same = (data.entries, data.is_complete) == (known.entries, known.is_complete)
+        if same and all(map(is_, data.values, known.values)):
+            data = known  # only other data have changed
+        self._state = _State(tuple(map(_copied, requested)), there, data)
+        return data
+
+    def find(self) -> Data:
+        """Return what :meth:`data` does, without keeping it."""
+        return find_data(self._graph, self._requested())
+
+    def all_data(self) -> Data:
+        """Return the requested data; raise FeatureError if some do not exist."""
+        data = self.data()
+        if not data.is_complete:
+            check_complete(self._graph, self._requested(), data)
+        return data
+
+    def there(self) -> list[object]:
+        """Return objects that change if data are added, removed or replaced, by type; of a ``DGLGraph``, only names."""
+        graph: Any = self._graph
+        if self._of_dgl:
+            return [[*frame._columns] for frame in (*graph._node_frames, *graph._edge_frames)]
+        return [frame.data for frame in (*graph.node_frames.values(), *graph.edge_frames.values())]
+
+    def _is_same(self, state: _State) -> bool:
+        there, data = self.there(), state.data
+        if not self._of_dgl:
+            return len(there) == len(state.there) and all(map(is_, there, state.there))
+        values = [value_of(self._graph, entry) for entry in data.entries]
+        return there == state.there and all(map(is_, values, data.values))
+
+    def _requested(self) -> Requested:
+        nodes, sampler = self._nodes, self._sampler
+        of_seeds = [] if nodes is sampler else sampler.prefetch_labels
+        return nodes.prefetch_node_feats, nodes.prefetch_labels, nodes.prefetch_edge_feats, of_seeds
+
+
+def _copied(names: Any) -> Any:
+    """Return a copy, equal until the names change; they may be by type."""
+    if isinstance(names, Mapping):
+        return {kind: _copied(some) for kind, some in names.items()}
+    if names is None or isinstance(names, tuple):
+        return names
+    return [*names] if isinstance(names, list) else tuple(names)
 
 
 class TensorPrefetcher:
@@ -47,11 +125,10 @@ class TensorPrefetcher:
 
     def __init__(self, graph: Graph | dgl.DGLGraph, prefetched: Prefetched) -> None:
         self._graph, self._prefetched = graph, prefetched
-        self._one_node_type, self._one_edge_type = len(graph.ntypes) == 1, len(graph.canonical_etypes) == 1
         self._frames: tuple[list[Any], TypeFrames] = [], ([], [])  # in one piece, as multiple threads read it
 
     def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
-        """Add data to copies of batches."""
+        """Add data to copies of batches; also return their bytes."""
         data = self._prefetched.all_data()
         source = data, _versions(data)
         filled = [Filled(_without_rows(batch), source) for batch in batches]
@@ -67,50 +144,9 @@ class TensorPrefetcher:
         return self._read([filled], data, gather)
 
     def _read(self, batches: Sequence[Filled], data: Data, gather: Gather) -> int:
-        columns: list[Any] = [
-            (*entry, source, isinstance(source, Embedding))
-            for entry, source in zip(data.entries, data.values, strict=True)
-        ]
-        requests: list[RowRequest] = []
-        places: list[tuple[dict[Any, Any], Any]] = []
-        begun: list[tuple[RowRequest, Assign]] = []
-        for filled in batches:
-            batch: Batch = filled.batch
-            filled.ahead.clear()
-            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            for part, name, kind, at, title, bound, source, is_trained in columns:
-                of_one_type = self._one_node_type
-                wanted: Sequence[tuple[Tensor, dict[str, Any]]]
-                if part == "nodes":
-                    wanted = ((tensors.node[kind], tensors.node_features),)
-                elif part == "outputs":
-                    wanted = ((tensors.node[kind][: tensors.num_seeds[kind]], tensors.output_features),)
-                else:
-                    of_one_type = self._one_edge_type
-                    wanted = _of_edges(batch, at) if part == "edges" else _of_seeds(batch, kind)
-                for index, rows in wanted:
-                    place: Any = (rows, name) if of_one_type else (rows.setdefault(name, {}), kind)
-                    if is_trained:
-                        if tensors.padding is not None:
-                            raise InputError(
-                                f"Expected no embedding to be prefetched with pad='auto', got {title}: padding nodes "
-                                "have no rows. Remove it from the sampler's prefetch_node_feats, and call it with "
-                                "input_nodes."
-                            )
-                        into, key = place
-                        one = filled.begin(source, index, partial(into.__setitem__, key))
-                        begun += [] if one is None else [one]
-                        continue
-                    requests.append(RowRequest(source, index, 0, title, bound))
-                    places.append(place)
-        values = gather([*requests, *[request for request, _ in begun]])
-        for (into, key), value in zip(places, values, strict=False):
-            into[key] = value
-        if begun:
-            for (_, assign), value in zip(begun, values[len(places) :], strict=True):
-                assign(value)
+        nbytes = read_tensors(batches, data, gather)
         self._clear([filled.batch for filled in batches])
-        return bytes_of(values)
+        return nbytes
 
     def as_graphs(self, batch: Batch) -> tuple[Any, ...]:
         """Convert a complete batch to DGL's objects, with its data. Other data are rows of the graph's data.
@@ -166,21 +202,6 @@ class TensorPrefetcher:
             return batch
         tensors = replace(tensors, padding=None)
         return replace(batch, sample=tensors) if isinstance(batch, EdgeTensors) else tensors
-
-
-def _of_edges(batch: Batch, at: int) -> list[tuple[Tensor, dict[str, Any]]]:
-    """Return, for each block, its edges of the graph's edge type number ``at``, and the dictionary for their rows."""
-    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-    if not tensors.edge_features:
-        tensors.edge_features.extend({} for _ in tensors.blocks)
-    ids = [[*block.ids.values()][at] for block in tensors.blocks]
-    rows: list[dict[str, Any]] = [*tensors.edge_features]
-    return list(zip(ids, rows, strict=True))
-
-
-def _of_seeds(batch: Batch, kind: EdgeType) -> list[tuple[Tensor, dict[str, Any]]]:
-    assert isinstance(batch, EdgeTensors)
-    return [(batch.ids[kind], batch.edge_features)]
 
 
 def rows_of(batch: Batch) -> list[Tensor]:

@@ -81,17 +81,6 @@ def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
     return found
 
 
-def values_of(frame: Frame, name: str) -> Any:
-    """Return the values of a name, gathered and moved first if necessary; ``None`` for a name without values."""
-    column = frame._columns.get(name)
-    if type(column) is not Column:
-        return None
-    state = column.__dict__
-    if state["index"] is None and state["device"] is None and state["deferred_dtype"] is None:
-        return state["storage"]
-    return column.data
-
-
 TypeFrames = tuple[Sequence[Frame], Sequence[Frame]]
 """Frames by node type, and by edge type."""
 

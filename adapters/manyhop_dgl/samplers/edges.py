@@ -288,6 +288,11 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
 
 
+def sampler_of_nodes(sampler: BlockSampler) -> BlockSampler:
+    """Return the sampler itself, or the one beneath a sampler of edges."""
+    return sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler
+
+
 def _copied(exclude: object) -> object:
     """Copy edges to exclude: DGL's samplers sort them in place."""
     if isinstance(exclude, Mapping):

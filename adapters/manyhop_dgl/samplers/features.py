@@ -1,33 +1,36 @@
-"""Sampling without DGL's objects: blocks of tensors, with rows of features, on the CPU or a GPU."""
+"""Sampling without DGL's objects, and rows of a graph's data for batches, gathered by one call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import flag
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
+from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.topology import EdgeDir, of_type
-from manyhop_dgl.samplers.arguments import (
-    check_name,
-    check_names,
-    freeze_fanouts,
-    type_of,
-)
+from manyhop_dgl.graph.topology import EdgeDir
+from manyhop_dgl.samplers.arguments import check_name, check_names, freeze_fanouts, type_of
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import Arguments, as_device
-from manyhop_dgl.samplers.tensors import BlockTensors, only
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import Fanouts, GraphLike, Names
+from manyhop_embedding import Embedding, RowsAhead
 
 KindT = TypeVar("KindT", NodeType, EdgeType)
+Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
+Assign: TypeAlias = Callable[[Any], None]
+
+_lock = threading.Lock()
 
 
 def sample_tensors(
@@ -82,42 +85,84 @@ def sample_tensors(
     return with_rows(tensors, graph, node_features, edge_features)
 
 
-def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edge_features: Names) -> BlockTensors:
-    """Blocks with rows of the graph's current data, gathered by one call.
+Part: TypeAlias = Literal["nodes", "outputs", "edges", "seeds"]
+"""Rows of the input nodes, of the output nodes, of the edges of each block, of the seed edges."""
+
+_PARTS: tuple[Part, ...] = ("nodes", "outputs", "edges", "seeds")
+_OF_NODES = _PARTS[:2]
+Requested: TypeAlias = tuple[Names, Names, Names, Names]
+"""Names of data of each part."""
+
+
+class MissingDataError(FeatureError, KeyError):
+    """The graph has no such data. Also a ``KeyError``, as in DGL."""
+
+    __str__ = Exception.__str__  # KeyError would quote the message
+
+
+class Entry(NamedTuple):
+    """Data of one name and one type."""
+
+    part: Part
+    name: str
+    kind: Any
+    """The node type or canonical edge type."""
+    at: int | None
+    """The number of the type in the graph; ``None``: the graph does not have it."""
+    title: str
+    bound: int | None = None
+    """Number of rows, if batches have no other ids."""
+    is_alone: bool = False
+    """Whether the graph has no other such type."""
+
+
+class Data(NamedTuple):
+    """The data that are wanted, as a graph had them at a time."""
+
+    entries: list[Entry]
+    """Those that exist."""
+
+    values: list[Any]
+    """``[num_entries]``: of each its rows, ``[bound, ...]``."""
+
+    is_complete: bool
+    """Whether all requested data exist."""
+
+
+def find_data(graph: GraphLike, requested: Requested) -> Data:
+    """Return the requested data that exist.
 
     Raises:
-        FeatureError: data that the graph does not have.
-        InputError: types that it does not have.
+        FeatureError: unknown names, by type.
+        InputError: types that the graph does not have.
     """
-    if not node_features and not edge_features:
-        return tensors
     data = frames(graph)
-    nodes: list[tuple[str, NodeType, RowRequest]] = [
-        (name, t, RowRequest(data.nodes[t][name], tensors.node[t], name=f"'{name}' of node type '{t}'"))
-        for name, t in wanted(node_features, data.nodes, "node")
-    ]
-    edges: list[tuple[int, str, EdgeType, RowRequest]] = [
-        (i, name, t, RowRequest(data.edges[t][name], ids, name=f"'{name}'{of_type(t)}"))
-        for name, t in wanted(edge_features, data.edges, "edge")
-        for i, block in enumerate(tensors.blocks)
-        for ids in (list(block.ids.values())[list(data.edges).index(t)],)
-    ]
-    rows = gather([item[2] for item in nodes] + [item[3] for item in edges])
-    of_nodes: dict[str, dict[NodeType, Tensor]] = {}
-    for (name, t, _), row in zip(nodes, rows, strict=False):
-        of_nodes.setdefault(name, {})[t] = row
-    of_edges: list[dict[str, dict[EdgeType, Tensor]]] = [{} for _ in tensors.blocks]
-    for (i, name, edge_type, _), row in zip(edges, rows[len(nodes) :], strict=True):
-        of_edges[i].setdefault(name, {})[edge_type] = row
-    return replace(
-        tensors,
-        node_features={name: only(by_type, among=len(data.nodes)) for name, by_type in of_nodes.items()},
-        edge_features=[
-            {name: only(by_type, among=len(data.edges)) for name, by_type in block.items()} for block in of_edges
-        ]
-        if edge_features
-        else [],
-    )
+    found: list[tuple[Entry, Any]] = []
+    for part, names in zip(_PARTS, requested, strict=True):
+        what = "node" if part in _OF_NODES else "edge"
+        kinds: Mapping[Any, Mapping[str, object]] = data.nodes if what == "node" else data.edges
+        if not isinstance(names, Mapping):
+            names = [name for name in names or () if any(name in of_kind for of_kind in kinds.values())]
+        for name, kind in wanted(names, kinds, what):
+            bound = graph.num_nodes(kind) if what == "node" else graph.num_edges(kind)
+            title = f"'{name}' of {what} type {kind!r}"
+            entry = Entry(part, name, kind, list(kinds).index(kind), title, bound, len(kinds) == 1)
+            if (value := value_of(graph, entry)) is not None:
+                found.append((entry, value))
+    there = {(entry.part, entry.name) for entry, _ in found}
+    every = {(part, name) for part, some in zip(_PARTS, requested, strict=True) for name in names_of(some)}
+    return Data([entry for entry, _ in found], [value for _, value in found], there == every)
+
+
+def check_complete(graph: GraphLike, requested: Requested, data: Data) -> None:
+    """Raise FeatureError if requested data do not exist."""
+    if data.is_complete:
+        return
+    found = frames(graph)
+    for part, names in zip(_PARTS, requested, strict=True):
+        kinds: Any = found.nodes if part in _OF_NODES else found.edges
+        wanted(names, kinds, "node" if part in _OF_NODES else "edge")
+    raise MissingDataError(f"Expected data {requested}, got {[entry.title for entry in data.entries]}.")
 
 
 def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) -> list[tuple[str, KindT]]:
@@ -136,3 +181,137 @@ def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) 
             known = sorted({known for of_type in data.values() for known in of_type})
             raise FeatureError(f"Expected '{name}' among the {what} data of the graph, which has: {known}.")
     return [(name, t) for name in names for t, of_type in data.items() if name in of_type]
+
+
+def names_of(names: Names) -> Iterable[str]:
+    """Return names of all types."""
+    return [name for some in names.values() for name in some] if isinstance(names, Mapping) else names or ()
+
+
+def value_of(graph: Any, entry: Entry) -> Any:
+    """Return the current values of an entry; ``None`` if there are none."""
+    of_nodes = entry.part in _OF_NODES
+    if isinstance(graph, GraphData):
+        frame = (graph.node_frames if of_nodes else graph.edge_frames).get(entry.kind)
+        return None if frame is None else frame.data.get(entry.name)
+    if entry.at is None:
+        return None
+    return values_of((graph._node_frames if of_nodes else graph._edge_frames)[entry.at], entry.name)
+
+
+def values_of(frame: Any, name: str) -> Any:
+    """Return the values of a name in a frame of DGL, gathered and moved first if necessary; ``None`` without values."""
+    column = frame._columns.get(name)
+    state: dict[str, Any] | None = getattr(column, "__dict__", None)
+    if state is None:  # no such name, or a lazy feature
+        return None
+    if state["index"] is None and state["device"] is None and state["deferred_dtype"] is None:
+        return state["storage"]
+    with _lock:  # not two threads at once
+        return column.data
+
+
+@dataclass(slots=True)
+class Filled:
+    """A batch and its sources."""
+
+    batch: Any
+
+    source: Any = None
+    """The state that its prefetcher compares with the current one."""
+
+    is_complete: bool = False
+
+    is_watched: bool = False
+    """The engine rebuilds it if the sources of its rows have changed."""
+
+    ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
+    """Rows of embeddings, and the function that accepts them unchanged when the batch is returned."""
+
+    def finish(self) -> None:
+        """Add rows of embeddings to the batch."""
+        for assign, ahead in self.ahead:
+            assign(ahead.finish())
+
+
+Rows: TypeAlias = tuple[Filled, Any, Tensor, Entry, Assign]
+"""A batch, the source of rows, their ids, what they are, and the function that adds them to the batch."""
+
+
+def read_rows(rows: Iterable[Rows], gather: Gather) -> int:
+    """Gather rows by one call and add them to their batches; return their bytes. Embeddings add theirs in the end."""
+    requests: list[RowRequest] = []
+    assigns: list[Assign] = []
+    for filled, source, ids, entry, assign in rows:
+        if isinstance(source, Embedding):
+            ahead, request = source.begin(ids, ids.device)
+            filled.ahead.append((assign, ahead))
+            if request is None:
+                continue
+            assign = partial(setattr, ahead, "rows")
+        else:
+            request = RowRequest(source, ids, 0, entry.title, entry.bound)
+        requests.append(request)
+        assigns.append(assign)
+    values = gather(requests)
+    for assign, value in zip(assigns, values, strict=True):
+        assign(value)
+    return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in values])
+
+
+def read_tensors(batches: Sequence[Filled], data: Data, gather: Gather) -> int:
+    """Add rows of data to batches of tensors, by one gather; return their bytes."""
+    rows: list[Rows] = []
+    for filled in batches:
+        batch: BlockTensors | EdgeTensors = filled.batch
+        filled.ahead.clear()
+        tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+        for entry, source in zip(data.entries, data.values, strict=True):
+            if tensors.padding is not None and isinstance(source, Embedding):
+                raise InputError(
+                    f"Expected no embedding to be prefetched with pad='auto', got {entry.title}: padding nodes have no "
+                    "rows. Remove it from the sampler's prefetch_node_feats, and call it with input_nodes."
+                )
+            for ids, into in _places(batch, tensors, entry):
+                if not entry.is_alone:
+                    into = into.setdefault(entry.name, {})
+                key = entry.name if entry.is_alone else entry.kind
+                rows.append((filled, source, ids, entry, partial(into.__setitem__, key)))
+    return read_rows(rows, gather)
+
+
+def _places(
+    batch: BlockTensors | EdgeTensors, tensors: BlockTensors, entry: Entry
+) -> Iterable[tuple[Tensor, dict[Any, Any]]]:
+    """Return the ids of an entry's rows in a batch, and the dictionary for these rows; for edges, of each block."""
+    part, kind = entry.part, entry.kind
+    if part == "nodes":
+        return ((tensors.node[kind], tensors.node_features),)
+    if part == "outputs":
+        return ((tensors.node[kind][: tensors.num_seeds[kind]], tensors.output_features),)
+    if part == "seeds":
+        assert isinstance(batch, EdgeTensors)
+        return ((batch.ids[kind], batch.edge_features),)
+    if not tensors.edge_features:
+        tensors.edge_features.extend({} for _ in tensors.blocks)
+    assert entry.at is not None
+    ids = [[*block.ids.values()][entry.at] for block in tensors.blocks]
+    return zip(ids, tensors.edge_features, strict=True)
+
+
+def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edge_features: Names) -> BlockTensors:
+    """Return blocks with rows of the graph's current data, gathered by one call.
+
+    Raises:
+        FeatureError: data that the graph does not have.
+        InputError: types that it does not have.
+    """
+    if not node_features and not edge_features:
+        return tensors
+    requested = node_features, None, edge_features, None
+    data = find_data(graph, requested)
+    check_complete(graph, requested, data)
+    filled = Filled(tensors)
+    read_tensors([filled], data, gather)
+    filled.finish()
+    return tensors
