@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from manyhop_dgl.loader.source import LoaderView, Source, contents_of, on_cpu_on
 from manyhop_dgl.loader.storages import Prefetcher, moved
 from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, rows_of
 from manyhop_dgl.samplers.edges import sampler_of_nodes
-from manyhop_dgl.samplers.features import Data, Filled
+from manyhop_dgl.samplers.features import Data, Filled, Gather, add_rows
 from manyhop_dgl.samplers.plan import cut
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding
@@ -125,40 +126,26 @@ class Batches:
 
     def collate(self, positions: object) -> Any:
         """Call the sampler, and gather data if that is done in the thread."""
-        batch = self._source.sample_at(positions)
+        batch = self._source.sample(positions)
         batch = batch if self._gpu is None else batch.to(self._loader.device)
         return self.assemble(batch) if self.in_thread else batch
 
     def assemble(self, sample: Any) -> Filled:
         """Add the data that the sampler requests to a batch."""
-        if self._gpu is None:
-            return self._fill(sample)
-        (filled,), nbytes = self.assemble_group([sample], None)
-        if (rank_batch := current_batch()) is not None:
+        rank_batch = current_batch()
+        if self._gpu is not None:
+            filled, nbytes = self.assemble_group([sample], None)
+        else:
+            start = time.perf_counter()
+            filled = self._prefetcher.begin([sample])
+            begin = time.perf_counter()
+            nbytes = self._add_rows(filled)
+            if rank_batch is not None:
+                self._stats.record(rank_batch.batch, "assemble", start, begin)
+                self._stats.record(rank_batch.batch, "gather", begin, time.perf_counter())
+        if rank_batch is not None:
             rank_batch.contents["gathered_bytes"] = nbytes
-        return filled
-
-    def _fill(self, sample: Any) -> Filled:
-        """Add data to a batch on the CPU, and record the time."""
-        start = time.perf_counter()
-        times: list[float] = []
-
-        def gather_timed(requests: list[RowRequest]) -> list[object]:
-            times.append(time.perf_counter())
-            rows = self._gather(requests)
-            times.append(time.perf_counter())
-            return rows
-
-        (filled,), nbytes = self._prefetcher.fill([sample], gather_timed)
-        end = time.perf_counter()
-        if (rank_batch := current_batch()) is None:
-            return filled
-        if times:
-            self._stats.record(rank_batch.batch, "assemble", start, times[0])
-            self._stats.record(rank_batch.batch, "gather", times[0], times[1])
-        self._stats.record(rank_batch.batch, "assemble", times[1] if times else start, end)
-        rank_batch.contents["gathered_bytes"] = nbytes
-        return filled
+        return filled[0]
 
     def assemble_group(
         self, samples: Sequence[Any], rank_batches: Sequence[RankBatch] | None
@@ -167,20 +154,27 @@ class Batches:
         gpu = self._gpu
         assert gpu is not None
         start = gpu.start_gather()
-        filled, nbytes = self._prefetcher.fill(samples, self._gather)
+        filled = self._prefetcher.begin(samples)
+        nbytes = self._add_rows(filled)
         gpu.end_gather(start, len(samples))
         for one in filled:
             one.is_watched = rank_batches is not None
         return filled, nbytes
 
-    def _gather(self, requests: list[RowRequest]) -> list[object]:
+    def _add_rows(self, filled: list[Filled]) -> int:
+        """Gather the requested rows; return their bytes."""
         gpu = self._gpu
+        gather_rows: Gather
         if gpu is None:
-            threads = torch.get_num_threads()
-            return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange())
-        placed: PlacedFrames = gpu.columns(self._columns)
-        placed.redirect(requests)
-        return gpu.gather(requests)
+            gather_rows = partial(gather, pool=self._pool, threads=torch.get_num_threads(), exchange=current_exchange())
+        else:
+            placed: PlacedFrames = gpu.columns(self._columns)
+            for one in filled:
+                placed.redirect(one.requests)
+            gather_rows = gpu.gather
+        nbytes = add_rows(filled, gather_rows)
+        self._prefetcher.complete(filled)
+        return nbytes
 
     def contents(self, sample: object) -> dict[str, int]:
         """Return how many seeds, nodes and edges are in a sample."""
@@ -212,8 +206,8 @@ class Batches:
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""
         loader = self._loader
-        if not batch.is_watched and (nbytes := self._prefetcher.renew(batch, self._gather)):
-            self._stats.count(gathered_bytes=nbytes)
+        if not batch.is_watched and self._prefetcher.renew(batch):
+            self._stats.count(gathered_bytes=self._add_rows([batch]))
         batch.finish()
         value, prefetcher = batch.batch, self._prefetcher
         if loader.output == "blocks" and isinstance(prefetcher, TensorPrefetcher):

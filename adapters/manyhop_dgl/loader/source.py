@@ -246,28 +246,22 @@ class Source:
 
         return finish
 
-    def sample_at(self, index: Any) -> Any:
-        """Call the sampler for the seeds at positions ``index``, or for the indices of a batch."""
-        seeds = self._loader.dataset
-        return self.sample_around(seeds.at(index) if isinstance(seeds, Seeds) else index)
-
     @ranged("sample")
     def sample_around(self, indices: Any) -> Any:
-        """Call the sampler for some indices."""
+        """Sample around some indices on the CPU."""
         start = time.perf_counter()
         loader, sampler = self._loader, self._loader.graph_sampler
-        batch: Any = self._sample_tensors(indices) if self._as_tensors else sampler.sample(loader.graph, indices)
+        if self._as_tensors:
+            arguments = self._sampler.arguments()
+            topology = arguments.topology(loader.graph)
+            request, dress = self._request(topology, indices, sampler.next_key(), CPU)
+            batch = dress(arguments.plan(topology, CPU).sample(request, self._pad))
+        else:
+            batch = sampler.sample(loader.graph, indices)
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
             rank_batch.contents.update(contents_of(batch, indices))
         return batch
-
-    def _sample_tensors(self, seeds: Indices) -> Sample:
-        """Sample around some seeds on the CPU."""
-        arguments = self._sampler.arguments()
-        topology = arguments.topology(self._loader.graph)
-        request, dress = self._request(topology, seeds, self._loader.graph_sampler.next_key(), CPU)
-        return dress(arguments.plan(topology, CPU).sample(request, self._pad))
 
     @property
     def _pad(self) -> Pad | None:
@@ -289,13 +283,12 @@ class Source:
         around = read_seeds(as_seed_nodes(nodes), topology)[1]
         return NodeRequest(key=key, seeds=around, exclude=read_exclude(exclude, topology)), dress
 
-    def sample(self, positions: Tensor) -> Sample:
-        """Sample around the seeds at some positions."""
-        gpu = self._gpu
-        if gpu is None or gpu.sampling is None:
-            sample: Sample = self.sample_at(positions)
-            return sample
-        return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
+    def sample(self, positions: Any) -> Any:
+        """Sample around the seeds at some positions, or around the indices of a batch."""
+        gpu, seeds = self._gpu, self._loader.dataset
+        if gpu is not None and gpu.sampling is not None:
+            return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
+        return self.sample_around(seeds.at(positions) if isinstance(seeds, Seeds) else positions)
 
 
 def on_cpu_only(arguments: Arguments) -> bool:

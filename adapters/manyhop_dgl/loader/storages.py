@@ -19,7 +19,7 @@ from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import of_type
 from manyhop_dgl.nested import all_in_nested, apply_nested
-from manyhop_dgl.samplers.features import Assign, Entry, Filled, Gather, MissingDataError, Part, read_rows, value_of
+from manyhop_dgl.samplers.features import Assign, Entry, Filled, MissingDataError, Part, value_of
 
 
 @dataclass(slots=True)
@@ -56,21 +56,23 @@ class Prefetcher:
     def __init__(self, graph: Graph | dgl.DGLGraph) -> None:
         self._graph = graph
 
-    def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
-        """Add data to batches in place, by one gather; also return their bytes.
+    def begin(self, batches: Sequence[object]) -> list[Filled]:
+        """Request rows of data for batches.
 
         If the graph lacks data, batches remain unchanged: the data may exist when the batches are returned.
         """
         filled = [Filled(batch, self._wanted(batch)) for batch in batches]
         with contextlib.suppress(MissingDataError):
-            return filled, self._read(filled, gather)
-        return filled, 0
+            for one in filled:
+                self._request(one)
+        return filled
 
-    def renew(self, filled: Filled, gather: Gather) -> int:
-        """Gather again if a source of rows was replaced or written to. Those of other nodes belong to an exchange."""
+    def renew(self, filled: Filled) -> bool:
+        """Request rows again if a source was replaced or written to; return whether. Rows of other nodes are kept."""
         if filled.is_complete and all(map(self._is_current, filled.source)):
-            return 0
-        return self._read([filled], gather)
+            return False
+        self._request(filled)
+        return True
 
     def _is_current(self, one: Wanted) -> bool:
         if isinstance(one.source, ShardedRows | DistributedRows):
@@ -78,17 +80,14 @@ class Prefetcher:
         source = self._source(one.entry)
         return source is one.source and version_of(source) == one.version
 
-    def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
-        wanted: list[tuple[Filled, Wanted]] = [(filled, one) for filled in batches for one in filled.source]
-        for _, one in wanted:
+    def _request(self, filled: Filled) -> None:
+        filled.clear()
+        for one in filled.source:
             one.source = self._source(one.entry)
             one.version = version_of(one.source)
-        for filled in batches:
-            filled.ahead.clear()
-        nbytes = read_rows([(filled, one.source, one.ids, one.entry, one.assign) for filled, one in wanted], gather)
-        for filled in batches:
-            filled.is_complete = True
-        return nbytes
+        for one in filled.source:
+            filled.request(one.entry, one.source, one.ids, one.assign)
+        filled.is_complete = True
 
     def _source(self, entry: Entry) -> Any:
         """Return the current source of rows of some data."""
@@ -99,6 +98,9 @@ class Prefetcher:
                 "before iterating, or leave it out of the sampler's prefetch_* arguments."
             )
         return found
+
+    def complete(self, batches: Sequence[Filled]) -> None:
+        """Do nothing: no batch is padded."""
 
     def settle(self, batch: object) -> object:
         """Return the complete batch."""

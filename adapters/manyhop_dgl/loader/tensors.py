@@ -23,11 +23,10 @@ from manyhop_dgl.samplers.edges import EdgePredictionSampler, graphs_of_pairs, i
 from manyhop_dgl.samplers.features import (
     Data,
     Filled,
-    Gather,
     Requested,
     check_complete,
     find_data,
-    read_tensors,
+    request_rows,
     value_of,
 )
 from manyhop_dgl.samplers.neighbor import EngineSampler
@@ -127,26 +126,24 @@ class TensorPrefetcher:
         self._graph, self._prefetched = graph, prefetched
         self._frames: tuple[list[Any], TypeFrames] = [], ([], [])  # in one piece, as multiple threads read it
 
-    def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
-        """Add data to copies of batches; also return their bytes."""
+    def begin(self, batches: Sequence[Batch]) -> list[Filled]:
+        """Request rows of the data for copies of batches."""
         data = self._prefetched.all_data()
         source = data, _versions(data)
         filled = [Filled(_without_rows(batch), source) for batch in batches]
-        return filled, self._read(filled, data, gather)
+        for one in filled:
+            request_rows(one, data)
+        return filled
 
-    def renew(self, filled: Filled, gather: Gather) -> int:
-        """Gather again if data were replaced or written to. Rows of other nodes belong to the exchange of the batch."""
+    def renew(self, filled: Filled) -> bool:
+        """Request rows again if data were replaced or written to; return whether. Rows of other nodes are kept."""
         data = self._prefetched.all_data()
         source = data, _versions(data)
         if source[1] == filled.source[1] and _same_data(data, filled.source[0]):
-            return 0
+            return False
         filled.batch, filled.source = _without_rows(filled.batch), source
-        return self._read([filled], data, gather)
-
-    def _read(self, batches: Sequence[Filled], data: Data, gather: Gather) -> int:
-        nbytes = read_tensors(batches, data, gather)
-        self._clear([filled.batch for filled in batches])
-        return nbytes
+        request_rows(filled, data)
+        return True
 
     def as_graphs(self, batch: Batch) -> tuple[Any, ...]:
         """Convert a complete batch to DGL's objects, with its data. Other data are rows of the graph's data.
@@ -173,11 +170,11 @@ class TensorPrefetcher:
             self._frames = there, frames
         return frames
 
-    def _clear(self, batches: Sequence[Batch]) -> None:
+    def complete(self, batches: Sequence[Filled]) -> None:
         """Let the rows of padding be zeros."""
         rows: list[PaddedRows] = []
         of_seeds: list[Tensor] = []
-        for batch in batches:
+        for batch in [filled.batch for filled in batches]:
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
             padded = tensors.padding
             if padded is None:

@@ -213,7 +213,7 @@ def values_of(frame: Any, name: str) -> Any:
 
 @dataclass(slots=True)
 class Filled:
-    """A batch and its sources."""
+    """A batch, its sources, and the rows that it waits for."""
 
     batch: Any
 
@@ -225,8 +225,30 @@ class Filled:
     is_watched: bool = False
     """The engine rebuilds it if the sources of its rows have changed."""
 
+    requests: list[RowRequest] = field(default_factory=list)
+    assigns: list[Assign] = field(default_factory=list)
+    """Functions that add the rows of the requests to the batch."""
+
     ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
     """Rows of embeddings, and the function that accepts them unchanged when the batch is returned."""
+
+    def clear(self) -> None:
+        """Forget the rows."""
+        self.requests, self.assigns, self.ahead = [], [], []
+
+    def request(self, entry: Entry, source: Any, ids: Tensor, assign: Assign) -> None:
+        """Request rows of an entry. Those of an embedding are added in the end."""
+        request: RowRequest | None
+        if isinstance(source, Embedding):
+            ahead, request = source.begin(ids, ids.device)
+            self.ahead.append((assign, ahead))
+            if request is None:
+                return
+            assign = partial(setattr, ahead, "rows")
+        else:
+            request = RowRequest(source, ids, 0, entry.title, entry.bound)
+        self.requests.append(request)
+        self.assigns.append(assign)
 
     def finish(self) -> None:
         """Add rows of embeddings to the batch."""
@@ -234,50 +256,31 @@ class Filled:
             assign(ahead.finish())
 
 
-Rows: TypeAlias = tuple[Filled, Any, Tensor, Entry, Assign]
-"""A batch, the source of rows, their ids, what they are, and the function that adds them to the batch."""
-
-
-def read_rows(rows: Iterable[Rows], gather: Gather) -> int:
-    """Gather rows by one call and add them to their batches; return their bytes. Embeddings add theirs in the end."""
-    requests: list[RowRequest] = []
-    assigns: list[Assign] = []
-    for filled, source, ids, entry, assign in rows:
-        if isinstance(source, Embedding):
-            ahead, request = source.begin(ids, ids.device)
-            filled.ahead.append((assign, ahead))
-            if request is None:
-                continue
-            assign = partial(setattr, ahead, "rows")
-        else:
-            request = RowRequest(source, ids, 0, entry.title, entry.bound)
-        requests.append(request)
-        assigns.append(assign)
-    values = gather(requests)
-    for assign, value in zip(assigns, values, strict=True):
+def add_rows(batches: Sequence[Filled], gather: Gather) -> int:
+    """Gather the requested rows of batches by one call; return their bytes."""
+    values = gather([request for filled in batches for request in filled.requests])
+    for assign, value in zip([assign for filled in batches for assign in filled.assigns], values, strict=True):
         assign(value)
+    for filled in batches:
+        filled.requests, filled.assigns = [], []
     return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in values])
 
 
-def read_tensors(batches: Sequence[Filled], data: Data, gather: Gather) -> int:
-    """Add rows of data to batches of tensors, by one gather; return their bytes."""
-    rows: list[Rows] = []
-    for filled in batches:
-        batch: BlockTensors | EdgeTensors = filled.batch
-        filled.ahead.clear()
-        tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-        for entry, source in zip(data.entries, data.values, strict=True):
-            if tensors.padding is not None and isinstance(source, Embedding):
-                raise InputError(
-                    f"Expected no embedding to be prefetched with pad='auto', got {entry.title}: padding nodes have no "
-                    "rows. Remove it from the sampler's prefetch_node_feats, and call it with input_nodes."
-                )
-            for ids, into in _places(batch, tensors, entry):
-                if not entry.is_alone:
-                    into = into.setdefault(entry.name, {})
-                key = entry.name if entry.is_alone else entry.kind
-                rows.append((filled, source, ids, entry, partial(into.__setitem__, key)))
-    return read_rows(rows, gather)
+def request_rows(filled: Filled, data: Data) -> None:
+    """Request rows of data for a batch of tensors."""
+    batch: BlockTensors | EdgeTensors = filled.batch
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    filled.clear()
+    for entry, source in zip(data.entries, data.values, strict=True):
+        if tensors.padding is not None and isinstance(source, Embedding):
+            raise InputError(
+                f"Expected no embedding to be prefetched with pad='auto', got {entry.title}: padding nodes have no "
+                "rows. Remove it from the sampler's prefetch_node_feats, and call it with input_nodes."
+            )
+        key = entry.name if entry.is_alone else entry.kind
+        for ids, rows in _places(batch, tensors, entry):
+            into = rows if entry.is_alone else rows.setdefault(entry.name, {})
+            filled.request(entry, source, ids, partial(into.__setitem__, key))
 
 
 def _places(
@@ -312,6 +315,7 @@ def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edg
     data = find_data(graph, requested)
     check_complete(graph, requested, data)
     filled = Filled(tensors)
-    read_tensors([filled], data, gather)
+    request_rows(filled, data)
+    add_rows([filled], gather)
     filled.finish()
     return tensors
