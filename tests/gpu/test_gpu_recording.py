@@ -105,7 +105,7 @@ def test_where_cuda_refuses_kernels_are_enqueued_one_by_one(monkeypatch: pytest.
     row, col = torch.randint(0, 5000, (2, 50_000), generator=torch.Generator().manual_seed(0))
     graph = build_graph({HOMOGENEOUS_NODE: 5000}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (5, 3)})
-    gpu, cpu = GPUSampler(place(graph, DEVICE, "device"), spec, device=DEVICE), CPUSampler(graph, spec)
+    gpu, cpu = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), CPUSampler(graph, spec)
     requests = [NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.arange(300)}) for b in range(4)]
     for _ in range(3):  # sizes are learned, then memory is taken ahead of them
         pending = [gpu.begin(requests), gpu.begin(requests)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cpu_cases import assert_equal_on_gpu
 
-from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, place
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, PlacedGraph, place
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
 pytestmark = pytest.mark.gpu
@@ -84,7 +84,7 @@ def test_pinned_topology(rmat, monkeypatch, window_bits):
     csc = place(rmat, "cpu").csc[HOMOGENEOUS_EDGE]
     perm = torch.randperm(csc.num_edges, generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     host = replace(rmat, csc={HOMOGENEOUS_EDGE: replace(csc, perm=perm)})
-    spec, pinned = spec_of(15, 10, 5), place(host, "cuda", "pinned")
+    spec, pinned = spec_of(15, 10, 5), PlacedGraph.of(host, torch.device("cuda"), "pinned").graph
     there = pinned.csc[HOMOGENEOUS_EDGE]
     assert there.colptr.is_cuda
     assert there.row.is_pinned()

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from manyhop.sampling import GPUWalkSampler
-from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
-from manyhop.sampling.walks import NegativeWalker, Walker
+from manyhop.sampling.gpu.walk_sampler import draw_negative_walks
+from manyhop.sampling.walks import Walker
 from manyhop_pyg import MetaPath2Vec, Node2Vec
 from manyhop_pyg.training.walk_models import WalkLoader
 
@@ -44,9 +44,8 @@ def test_batches_of_the_kernels_are_those_of_the_cpu(monkeypatch, make):
             Walker, "_make", lambda self, device: (GPUWalkSampler(self.graph, self.spec, device=device), None)
         )
         monkeypatch.setattr(
-            NegativeWalker,
-            "sample",
-            lambda self, request: GPUNegativeWalks(self.num_nodes, device=request.start.device).sample(request),
+            "manyhop.sampling.cpu.kernels.walks.negative_walk",
+            lambda key, counts, node: draw_negative_walks(int(key[0]), *map(torch.from_numpy, (counts, node))),
         )
     check_alike(epoch(make()), expected)
 

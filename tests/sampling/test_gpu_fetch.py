@@ -1,5 +1,7 @@
 """Neighbours and edge ids that are read from memory of the host, a part of the table after the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -42,7 +44,10 @@ def graph_of(num_nodes=50):
 
 
 def placed(graph):
-    return place(graph, DEVICE, "pinned" if DEVICE == "cuda" else "device")
+    if DEVICE == "cpu":
+        return graph
+    on_host = {t: {"row": csc.row.pin_memory(), "perm": csc.perm.pin_memory()} for t, csc in graph.csc.items()}
+    return replace(graph, csc={t: replace(csc, **on_host[t]) for t, csc in place(graph, DEVICE).csc.items()})
 
 
 def requests():

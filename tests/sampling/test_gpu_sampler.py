@@ -312,5 +312,3 @@ def test_bad_input():
     csc = replace(graph.csc[HOMOGENEOUS_EDGE], row=graph.csc[HOMOGENEOUS_EDGE].row.to(torch.int16))
     with pytest.raises(GraphError, match=r"row .* torch.int16"):
         sampler_of(replace(graph, csc={HOMOGENEOUS_EDGE: csc}), spec_of(3))
-    with pytest.raises(InputError, match=r"\['device', 'pinned'\]"):
-        place(graph, DEVICE, "host")

@@ -16,7 +16,7 @@ def working_memory(copies: int, num_batches: int) -> int:
     edges = EdgeInput(row=(row + offsets).flatten(), col=(col + offsets).flatten())
     graph = build_graph({HOMOGENEOUS_NODE: copies * NUM_NODES}, {HOMOGENEOUS_EDGE: edges})
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 3)})
-    sampler = GPUSampler(place(graph, DEVICE, "device") if DEVICE == "cuda" else graph, spec, device=DEVICE)
+    sampler = GPUSampler(place(graph, DEVICE), spec, device=DEVICE)
     seeds = {HOMOGENEOUS_NODE: torch.arange(5)}
     for _ in range(2):
         sampler.begin([NodeRequest(key=BatchKey(1, 0, b), seeds=seeds) for b in range(num_batches)]).finish()

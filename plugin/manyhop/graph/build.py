@@ -141,12 +141,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     _expect_length(f"weights{of_type(edge_type)}", weight, int(colptr[-1]))
     if weight.dtype == torch.bool or weight.is_complex():
         raise GraphError(f"Expected real weights{of_type(edge_type)}, got {weight.dtype}.")
-    return _weight_tables(edge_type, weight.detach().to(torch.float64), perm, colptr)
-
-
-def _weight_tables(
-    edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor
-) -> dict[str, Tensor | None]:
+    weight = weight.detach().to(torch.float64)
     bad = ~torch.isfinite(weight) | (weight < 0)
     if bool(bad.any()):
         at = int(bad.nonzero()[0])
@@ -157,10 +152,8 @@ def _weight_tables(
     weight = weight.contiguous() if perm is None else weight[perm.long()]
     from manyhop.graph.column_kernels import fill_aliases
 
-    alias, num_positive = (
-        roomy(weight.numel(), np.int64),
-        torch.empty(colptr.numel() - 1, dtype=torch.int64, device="cpu"),
-    )
+    alias = roomy(weight.numel(), np.int64)
+    num_positive = torch.empty(colptr.numel() - 1, dtype=torch.int64, device="cpu")
     finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
     if not finite:
         raise GraphError(
@@ -180,8 +173,10 @@ def _build_csc(
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
     grouped = columns.fits(num_src, num_dst, num_edges)
     timed = edge.time is not None or src_time is not None
+    ends = [edge.row] if edge.col is None else [edge.row, edge.col]
     waits = defer and grouped and not timed and edge.weight is None and edge.edge_id is None
-    if waits and edge.col is not None and edge.colptr is None and _on_gpu(edge.row, edge.col):
+    waits = waits and not any(tensor.is_inference() for tensor in ends)  # torch does not count their changes
+    if waits and edge.col is not None and edge.colptr is None and _on_gpu(*ends):
         _expect_length(f"{edge.ends[1]} nodes{of_type(edge_type)}", edge.col, num_edges)
         check_ids(edge_type, edge.ends[1], edge.col, num_dst)
         in_order = _is_in_order(edge_type, edge, edge.col, None)
@@ -216,7 +211,7 @@ def _build_csc(
         col = edge.col
     row, perm = edge.row, edge.edge_id
     if col is not None and not _is_in_order(edge_type, edge, col, time):
-        if waits and not _is_uncounted(row, col):
+        if waits:
             return DeferredCSC(row, col, num_src, num_dst)
         stored = columns.group(row, col, num_src, num_dst, time)
         colptr, row, time = stored.colptr, stored.row, stored.time
@@ -241,7 +236,6 @@ def _build_csc(
 
 
 def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> PartCSC:
-    """Return this rank's part of the edges of a type."""
     assert edge.part is not None
     if edge.col is None or edge.edge_id is not None or edge.weight is not None or edge.time is not None:
         raise GraphError(
@@ -279,18 +273,11 @@ def _is_in_order(edge_type: EdgeType, edge: EdgeInput, col: Tensor, time: Tensor
     return True
 
 
-def _is_uncounted(*tensors: Tensor) -> bool:
-    """Return whether torch does not count changes of some of these tensors."""
-    return any(tensor.is_inference() for tensor in tensors)
-
-
 def _on_gpu(*tensors: Tensor) -> bool:
-    """Return whether these tensors are in memory of GPUs, where torch counts their changes."""
-    return all(tensor.is_cuda for tensor in tensors) and not _is_uncounted(*tensors)
+    return all(tensor.is_cuda for tensor in tensors)
 
 
 def _on_host(edge: EdgeInput) -> EdgeInput:
-    """Return edges in CPU memory."""
     given = {name: getattr(edge, name) for name in ("row", "col", "colptr", "edge_id", "weight", "time")}
     return replace(edge, **{name: tensor.cpu() for name, tensor in given.items() if tensor is not None})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
-from manyhop.memory.places import Place, check_place
+from manyhop.memory.places import Place
 from manyhop.system.progress import to_device
 
 
@@ -104,58 +104,29 @@ _lock = threading.Lock()
 
 def place_graph(graph: Graph, device: torch.device, where: Place) -> Graph:
     """Return the topology where kernels of the GPU read it; see :meth:`PlacedGraph.of`."""
+    if where != "pinned":
+        return replace(graph, csc={edge_type: csc.on(device) for edge_type, csc in graph.csc.items()})
+    files = MappedFiles()
 
-    if where == "pinned":
-        files = MappedFiles()
+    def pinned(table: Tensor) -> Tensor:
+        if not is_pinnable(table):
+            return to_device(table, device, "edges")
+        there = files.pages_of(table)
+        pin(there)
+        return there
 
-        def in_place(table: Tensor) -> Tensor:
-            if not is_pinnable(table):
-                return to_device(table, device, "edges")
-            there = files.pages_of(table)
-            pin(there)
-            return there
+    def placed(csc: CSC) -> CSC:
+        tables: dict[str, Any] = {name: pinned(table) for name, table in csc.tables().items() if name != "colptr"}
+        return replace(csc.made(), colptr=csc.colptr.to(device), **tables)  # each read of another table reads colptr
 
-        return _moved(graph, device, in_place)
-    return replace(graph, csc={edge_type: csc.on(device) for edge_type, csc in graph.csc.items()})
+    return replace(graph, csc={edge_type: placed(csc) for edge_type, csc in graph.csc.items()})
 
 
-def place(graph: Graph, device: torch.device | str, where: Place = "device") -> Graph:
-    """Return a copy of a graph, times of nodes included, in memory that a GPU reads.
+def place(graph: Graph, device: torch.device | str) -> Graph:
+    """Return a copy of a graph, times of nodes included, in memory of a device; what is there is not copied.
 
-    Tables in the right memory are not copied. :class:`PlacedGraph` places a graph once for all loaders, and pins memory
-    where it is.
-
-    Args:
-        graph: the topology.
-        device: the GPU.
-        where: ``device``: the memory of the GPU. ``pinned``: page-locked host memory, but for column pointers.
-
-    Raises:
-        InputError: ``where`` is neither, or tables on a GPU were to be pinned.
+    :class:`PlacedGraph` places a graph once for all loaders.
     """
     device = torch.device(device)
-    moves: dict[str, Callable[[Tensor], Tensor]] = {
-        "device": lambda table: to_device(table, device, "times"),
-        "pinned": _page_locked,
-    }
-    move = moves[check_place(where, ("device", "pinned"), name="where")]
-    node_time = {node_type: move(time) for node_type, time in graph.node_time.items()}
-    there = _moved(graph, device, move) if where == "pinned" else place_graph(graph, device, where)
-    return replace(there, node_time=node_time)
-
-
-def _moved(graph: Graph, device: torch.device, move: Callable[[Tensor], Tensor]) -> Graph:
-    """Return the graph with its tables moved; column pointers, which each read of another table needs, to the GPU."""
-
-    def moved(csc: CSC) -> CSC:
-        tables = csc.tables()
-        there: dict[str, Any] = {name: move(table) for name, table in tables.items() if name != "colptr"}
-        return replace(csc.made(), colptr=csc.colptr.to(device), **there)
-
-    return replace(graph, csc={edge_type: moved(csc) for edge_type, csc in graph.csc.items()})
-
-
-def _page_locked(table: Tensor) -> Tensor:
-    if table.device.type != "cpu":
-        raise InputError(f"Expected tables in CPU memory to be pinned, got one on {table.device}.")
-    return to_device(table, "pinned", "edges")
+    node_time = {node_type: to_device(time, device, "times") for node_type, time in graph.node_time.items()}
+    return replace(place_graph(graph, device, "device"), node_time=node_time)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.arguments import check_range
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.graph.csc import of_type
 from manyhop.sampling.contract import (
     EdgeRequest,
@@ -295,6 +295,42 @@ def _check_times(name: str, times: Tensor | None, seeds: Tensor, of: str = "") -
         raise InputError(
             f"Expected {name} as an int64 tensor of shape {list(seeds.shape)} in memory, one per seed{of}, got {got}."
         )
+
+
+def table_addresses(
+    edge_type: EdgeType, csc: CSC, device: torch.device, *, timed: bool = True, weighted: bool = True
+) -> dict[str, int]:
+    """Return the addresses of the tables of an edge type for kernels on a device; 0 without a table, or if not read.
+
+    Raises:
+        GraphError: the device cannot read a table, or it has another dtype or layout.
+    """
+    ids, long = (torch.int32, torch.int64), (torch.int64,)
+    tables = {
+        "colptr": (csc.colptr, long),
+        "row": (csc.row, ids),
+        "perm": (csc.perm, ids),
+        "time": (csc.time if timed else None, long),
+        "weight": (csc.weight if weighted else None, (torch.float64,)),
+        "alias": (csc.alias if weighted else None, long),
+        "num_positive": (csc.num_positive if weighted else None, long),
+    }
+    return {name: address(f"{name}{of_type(edge_type)}", table, device, *d) for name, (table, d) in tables.items()}
+
+
+def address(what: str, table: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
+    """Return the address of a table of the graph for kernels; see :func:`table_addresses`."""
+    if table is None:
+        return 0
+    readable = table.device == device or (device.type == "cuda" and table.is_pinned())
+    if not readable or table.dtype not in dtypes or not table.is_contiguous():
+        pinned = " or in pinned memory" if device.type == "cuda" else ""
+        raise GraphError(
+            f"Expected {what} contiguous on {device}{pinned}, of dtype {' or '.join(map(str, dtypes))}, got "
+            f"{table.dtype} on {table.device}. Build the graph with manyhop.graph.build_graph, and move it with "
+            "manyhop.graph.place."
+        )
+    return table.data_ptr()
 
 
 def _same_keys(

@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, PlacedGraph
 from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import BatchKey, WalkRequest, Walks, WalkSampler, WalkSpec
-from manyhop.sampling.cpu.walk_sampler import CPUNegativeWalks, CPUWalkSampler
+from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
 from manyhop.sampling.negatives import check_walk_nodes
 from manyhop.sampling.random import Use, draw, make_key, unit
 from manyhop.system import triton_compiler
@@ -61,6 +61,8 @@ class Walker:
 class NegativeWalker:
     """Draws uniform nodes instead of walks, on the device of each request's starts.
 
+    Step ``s`` of walk ``i`` takes draw ``i`` of the destinations of negatives of kind ``s``.
+
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to.
 
@@ -71,26 +73,29 @@ class NegativeWalker:
     def __init__(self, num_nodes: Sequence[int]) -> None:
         check_walk_nodes(num_nodes)
         self.num_nodes = tuple(num_nodes)
-        self._samplers: dict[torch.device, Any] = {}
+        self._counts: dict[torch.device, Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NegativeWalker, (self.num_nodes,)
 
     def sample(self, request: WalkRequest) -> Tensor:
         """Return ``[num_walks, num_steps + 1] int64``: ``request.start``, and the nodes drawn."""
-        device = request.start.device
-        found = self._samplers.get(device)
-        if found is None:
-            found = self._samplers[device] = self._make(device)
-        return found.sample(request)  # type: ignore[no-any-return]
+        start, key = request.start, make_key(Use.NEGATIVE_DST, *request.key)
+        counts = self._counts.get(start.device)
+        if counts is None:
+            counts = self._counts[start.device] = torch.tensor(self.num_nodes, device=start.device)
+        node = torch.empty((start.numel(), counts.numel() + 1), dtype=torch.int64, device=start.device)
+        node[:, 0] = start
+        if start.device.type == "cpu":
+            from manyhop.sampling.cpu.kernels.walks import negative_walk
 
-    def _make(self, device: torch.device) -> Any:
-        if device.type == "cpu":
-            return CPUNegativeWalks(self.num_nodes)
-        triton_compiler.require("Sampling on a GPU")
-        from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
+            negative_walk(np.array([key]), counts.numpy(), node.numpy())
+        else:
+            triton_compiler.require("Sampling on a GPU")
+            from manyhop.sampling.gpu.walk_sampler import draw_negative_walks
 
-        return GPUNegativeWalks(self.num_nodes, device=device)
+            draw_negative_walks(int(key), counts, node)
+        return node
 
 
 SaintMethod: TypeAlias = Literal["nodes", "edges", "walks"]

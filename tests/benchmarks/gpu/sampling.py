@@ -12,8 +12,7 @@ from torch import Tensor
 from benchmarks.gpu.graphs import GPUGraph, draw_seeds
 from benchmarks.gpu.hardware import READS, PeakMemory, Ranks, tidy
 from benchmarks.gpu.job import Job, Row, Sink, fanout_name, reason_of
-from manyhop import graph as graphs
-from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
+from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, PlacedGraph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
 
 READS_PER_EDGE = 3
@@ -126,7 +125,7 @@ def _topologies(job: Job, ranks: Ranks, graph: GPUGraph) -> Iterator[tuple[str, 
     """The same topology in all memories that a GPU can read: its own, the host's, that of all GPUs together."""
     yield "", graph.engine
     if ranks.size == 1 and ranks.on_gpu:
-        yield ", pinned topology", graphs.place(_topology(graph, Tensor.cpu), ranks.device, "pinned")
+        yield ", pinned topology", PlacedGraph.of(_topology(graph, Tensor.cpu), ranks.device, "pinned").graph
     if "sharded" in job.memories:
         from manyhop.features import WholeMemory
 

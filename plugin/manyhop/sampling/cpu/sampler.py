@@ -125,7 +125,6 @@ class CPUSampler(HostSampler):
                 self._fanouts[:, i] = self._fanouts[:, i].clip(max=most)
 
     def _workspace(self) -> Workspace:
-        """Return the memory of this thread."""
         ws: Workspace | None = getattr(self._local, "workspace", None)
         if ws is None:
             spec = self.spec
@@ -186,7 +185,6 @@ class CPUSampler(HostSampler):
             ws.reserve_frontier(i, counts[dst])
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
-        """Pick for the hop that begins, if its passes do not."""
         raise NotImplementedError
 
     def _reserve(self, ws: Workspace) -> None:

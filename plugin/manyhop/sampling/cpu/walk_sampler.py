@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -61,26 +60,6 @@ class CPUWalkSampler:
         edges = describe_edges(self.graph)  # sharing moves tables
         walk(edges, self._steps, key, self._stop, lookup, self._bias, node.numpy(), edge_id.numpy())
         return Walks(node=node, edge_id=edge_id if self.spec.edge_ids else None)
-
-
-class CPUNegativeWalks:
-    """Draws uniform nodes instead of walks on the CPU; safe to call from multiple threads.
-
-    Args:
-        num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
-    """
-
-    def __init__(self, num_nodes: Sequence[int]) -> None:
-        self._num_nodes = np.array(num_nodes, np.int64)
-
-    def sample(self, request: WalkRequest) -> torch.Tensor:
-        """Return ``[num_walks, num_steps + 1] int64``: the starts, and the nodes drawn."""
-        from manyhop.sampling.cpu.kernels.walks import negative_walk
-
-        node = torch.empty((request.start.numel(), self._num_nodes.size + 1), dtype=torch.int64, device="cpu")
-        node[:, 0] = request.start
-        negative_walk(np.array([make_key(Use.NEGATIVE_DST, *request.key)]), self._num_nodes, node.numpy())
-        return node
 
 
 _PIECE = 64

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop.errors import CapacityError, GraphError
+from manyhop.errors import CapacityError
 from manyhop.graph import Graph, NodeType
-from manyhop.graph.csc import of_type
+from manyhop.sampling.check import table_addresses
 from manyhop.sampling.cpu import tables as c
 from manyhop.system.memory import require_memory
 
@@ -214,18 +214,9 @@ def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
         GraphError: an array is not contiguous in CPU memory or has an unexpected dtype.
     """
     table = np.zeros(len(graph.csc), c.STORED_EDGES)
-    ids = (torch.int32, torch.int64)
     for row, (edge_type, csc) in zip(table, graph.csc.items(), strict=True):
-        for column, name, array, dtypes in (
-            ("colptr", "colptr", csc.colptr, ids[1:]),
-            ("row", "row", csc.row, ids),
-            ("perm", "perm", csc.perm, ids),
-            ("time", "time", csc.time, ids[1:]),
-            ("weight", "weight", csc.weight, (torch.float64,)),
-            ("alias", "alias", csc.alias, ids[1:]),
-            ("positive", "num_positive", csc.num_positive, ids[1:]),
-        ):
-            row[column] = 0 if array is None else _address(f"{name}{of_type(edge_type)}", array, dtypes)
+        for name, at in table_addresses(edge_type, csc, torch.device("cpu")).items():
+            row["positive" if name == "num_positive" else name] = at
         row["row_wide"] = csc.row.dtype == torch.int64
         row["perm_wide"] = csc.perm is not None and csc.perm.dtype == torch.int64
         row["src"], row["dst"] = graph.node_types.index(edge_type[0]), graph.node_types.index(edge_type[2])
@@ -233,15 +224,6 @@ def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
         if temporal and (codes := csc.time_codes) is not None:
             row["code"], row["bound"] = codes.code.ctypes.data, codes.bound.ctypes.data
     return table
-
-
-def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
-    if array.device.type != "cpu" or array.dtype not in dtypes or not array.is_contiguous():
-        raise GraphError(
-            f"Expected {name} contiguous in CPU memory, of dtype {' or '.join(map(str, dtypes))}, got {array.dtype} on "
-            f"{array.device}. Build the graph with manyhop.graph.build_graph, and keep it on the CPU for this sampler."
-        )
-    return array.data_ptr()
 
 
 def node_columns(

@@ -50,21 +50,13 @@ class HGTPlan:
     """The memory layout for batches with given numbers of seeds.
 
     Args:
-        graph: the topology.
+        inducer: the tables of the graph, and the largest number of neighbours per node.
         num_samples: ``[num_hops, num_types] int64``: nodes to add.
         num_seeds: ``[num_batches, num_types] int64``.
-        limit: largest number of neighbours per node.
-        tables: for each edge type: addresses of ``colptr`` and ``row``, whether ``row`` is int64.
-        device: where kernels read the tables.
     """
 
-    def __init__(
-        self, graph: Graph, num_samples: Ints, num_seeds: Ints, limit: int, tables: Ints, device: torch.device
-    ) -> None:
-        types = {t: i for i, t in enumerate(graph.node_types)}
-        self._ends = [(types[src], types[dst]) for src, _, dst in graph.edge_types]
-        self._has_edges = [c.num_edges > 0 for c in graph.csc.values()]
-        self._tables, self._device, self._limit = tables, device, limit
+    def __init__(self, inducer: Inducer, num_samples: Ints, num_seeds: Ints) -> None:
+        self._inducer, graph = inducer, inducer.graph
         num_nodes = np.array([graph.num_nodes[t] for t in graph.node_types], np.int64)
         self.num_scopes = num_seeds.size
         self.nodes_at: Ints = np.concatenate([[0], np.cumsum(num_seeds + num_samples.sum(0))])
@@ -84,13 +76,17 @@ class HGTPlan:
             wanted: ``[num_types]``: nodes to draw.
             num_nodes: ``[num_types]``: nodes of the graph.
         """
-        num_types, added, jobs = len(num_nodes), np.zeros(self.num_scopes, np.int64), []
-        for e, (src, dst) in enumerate(self._ends):
+        inducer, num_types, jobs = self._inducer, len(num_nodes), []
+        assert inducer.limit is not None
+        added = np.zeros(self.num_scopes, np.int64)
+        for e, (src, dst) in enumerate(inducer.ends):
             for scope, n in zip(range(0, self.num_scopes, num_types), frontier[:, dst].tolist(), strict=True):
-                if n > 0 and self._has_edges[e]:
+                if n > 0 and inducer.has_edges[e]:
                     at = added[scope + src]
-                    jobs.append((scope + src, scope + dst, at, n, *self._tables[e][:3], e, self.nodes_at[scope + dst]))
-                    added[scope + src] += n * self._limit
+                    jobs.append(
+                        (scope + src, scope + dst, at, n, *inducer.tables[e][:3], e, self.nodes_at[scope + dst])
+                    )
+                    added[scope + src] += n * inducer.limit
         table = np.array(jobs, np.int64).reshape(-1, kernels.JOB_COLUMNS.value)
         new = np.minimum(old + added.reshape(old.shape), num_nodes)
         lengths = (listed + old).ravel() + added
@@ -111,8 +107,8 @@ class HGTPlan:
             axis=1,
         )
         return HopPlan(
-            scopes=torch.from_numpy(scopes).to(self._device),
-            jobs=torch.from_numpy(table).to(self._device),
+            scopes=torch.from_numpy(scopes).to(inducer.device),
+            jobs=torch.from_numpy(table).to(inducer.device),
             num_jobs=len(jobs),
             list_length=int(lengths.sum()),
             longest=int((listed + old).max()),
@@ -172,8 +168,7 @@ class GPUHGTSampler:
         with self._lock:
             plan = self._plans.pop(key, None)
             if plan is None:
-                tables = self._inducer.tables
-                plan = HGTPlan(self.graph, self._num_samples, num_seeds, self._limit, tables, self.device)
+                plan = HGTPlan(self._inducer, self._num_samples, num_seeds)
             self._plans[key] = plan
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
@@ -318,21 +313,18 @@ class PendingHGT:
             InputError: a request does not fit the graph.
         """
         with on_stream(self._stream):
-            return self._finish()
-
-    def _finish(self) -> list[SampledSubgraph]:
-        state = self._late.wait().numpy()
-        if state[-1, 0]:
-            for request in self._requests:
-                check_request(self._sampler.graph, self._sampler.spec, request)
-        counts = np.vstack([self._num_seeds.ravel(), state[3:-1]])
-        num_types, nodes_at, sizes = len(self._types), self._plan.nodes_at.tolist(), counts[-1].tolist()
-        samples, copies, added = [], [], np.diff(counts, axis=0, prepend=0)
-        for begin in range(0, len(sizes), num_types):
-            node, per_hop = {}, {}
-            for s, t in enumerate(self._types, begin):
-                node[t], per_hop[t] = self._node.narrow(0, nodes_at[s], sizes[s]), added[:, s].tolist()
-                copies.append(self._copy.narrow(0, nodes_at[s], sizes[s]))
-            samples.append(sample_of(node, per_hop))
-        self._sampler._inducer.replace_edges(samples, keys=self._keys, copies=copies)
-        return samples
+            state = self._late.wait().numpy()
+            if state[-1, 0]:
+                for request in self._requests:
+                    check_request(self._sampler.graph, self._sampler.spec, request)
+            counts = np.vstack([self._num_seeds.ravel(), state[3:-1]])
+            num_types, nodes_at, sizes = len(self._types), self._plan.nodes_at.tolist(), counts[-1].tolist()
+            samples, copies, added = [], [], np.diff(counts, axis=0, prepend=0)
+            for begin in range(0, len(sizes), num_types):
+                node, per_hop = {}, {}
+                for s, t in enumerate(self._types, begin):
+                    node[t], per_hop[t] = self._node.narrow(0, nodes_at[s], sizes[s]), added[:, s].tolist()
+                    copies.append(self._copy.narrow(0, nodes_at[s], sizes[s]))
+                samples.append(sample_of(node, per_hop))
+            self._sampler._inducer.replace_edges(samples, keys=self._keys, copies=copies)
+            return samples

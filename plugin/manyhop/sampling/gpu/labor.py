@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.graph.csc import of_type
-from manyhop.sampling.check import check_spec
+from manyhop.sampling.check import address, check_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
@@ -20,7 +20,6 @@ from manyhop.sampling.gpu.launch.memory import tiles
 from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.sampler import GPUSampler
-from manyhop.sampling.gpu.transfer import address
 
 # Programs that the entries of a segment are divided among, and entries that one looks at at once.
 CHUNKS, ENTRY_TILE = 1024, 256  # powers of two

@@ -46,7 +46,6 @@ class GPUEdgeLookup(EdgeLookup):
 
 
 def _cached(device: torch.device) -> int:
-    """Return the bytes that torch's allocator caches."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 

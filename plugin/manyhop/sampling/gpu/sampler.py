@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -17,14 +16,9 @@ from manyhop.sampling.gpu.launch.plan import Plan, Shape
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
-from manyhop.sampling.gpu.transfer import kernel_device, on_stream
+from manyhop.sampling.gpu.transfer import current_stream, kernel_device, on_stream
 
 _SPARE = 4  # times the batches of a launch: capacity of its pool
-
-
-def _raw_stream(device: int) -> int:
-    """Return the handle of the current stream without creating an object."""
-    return torch._C._cuda_getCurrentRawStream(device)
 
 
 class GPUSampler:
@@ -54,8 +48,6 @@ class GPUSampler:
         self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
-        self._last: tuple[Any, Pool] | None = None
-        self._streams: dict[int, torch.cuda.Stream] = {}
 
     def _make_plan(self, spec: NeighborSpec) -> Plan:
         return Plan(self.graph, spec, self.device)
@@ -81,16 +73,6 @@ class GPUSampler:
             check_request(self.graph, self.spec, request, in_range=False)
         return Pending(self, requests)
 
-    def _current_stream(self) -> torch.cuda.Stream | None:
-        """Return the caller's stream on the device, always as the same object."""
-        if self.device.type != "cuda":
-            return None
-        raw = _raw_stream(self.device.index)
-        stream = self._streams.get(raw)
-        if stream is None:
-            stream = self._streams.setdefault(raw, torch.cuda.current_stream(self.device))
-        return stream
-
     def _launches(self, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> list[Launch]:
         """Launch the batches at once; in halves if they do not fit."""
         try:
@@ -102,7 +84,7 @@ class GPUSampler:
         return self._launches(requests[:half], stream) + self._launches(requests[half:], stream)
 
     def _pool(self, requests: Sequence[NodeRequest]) -> Pool:
-        """Return the smallest pool that the batches fit in; a new one if that is much too large for them."""
+        """Return the smallest pool that the batches fit in, of at most ``_SPARE`` times as many, or a new one."""
         most = dict.fromkeys(self._plan.types, 0)
         window = exclude = False
         if type(requests) is SeedGroup:
@@ -114,17 +96,7 @@ class GPUSampler:
                         most[name] = seeds.shape[0]
                 window = window or request.time_min is not None
                 exclude = exclude or request.exclude is not None
-        required = tuple(most.values())
-        asked = len(requests), required, window, exclude
-        last = self._last
-        if last is not None and last[0] == asked:
-            return last[1]
-        pool = self._smallest(len(requests), required, window=window, exclude=exclude)
-        self._last = asked, pool
-        return pool
-
-    def _smallest(self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
-        """Return the smallest pool that fits, of at most ``_SPARE`` times as many batches."""
+        num_batches, required = len(requests), tuple(most.values())
         own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:
             fitting = [
@@ -149,7 +121,7 @@ class Pending:
 
     def __init__(self, sampler: GPUSampler, requests: Sequence[NodeRequest]) -> None:
         self._sampler, self._requests = sampler, requests
-        self._stream = sampler._current_stream()
+        self._stream = current_stream(sampler.device)
         with on_stream(self._stream):
             self._launches = sampler._launches(requests, self._stream)
 

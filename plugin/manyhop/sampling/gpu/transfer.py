@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from manyhop.errors import GraphError, InputError
+from manyhop.errors import InputError
 
 _NO_CHANGE = nullcontext()
 
@@ -48,23 +48,6 @@ def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     ):
         return _NO_CHANGE
     return torch.cuda.stream(stream)
-
-
-def address(what: str, array: Tensor | None, device: torch.device, *dtypes: torch.dtype) -> int:
-    """Return the address of a table of the graph for kernels; 0 without a table.
-
-    Raises:
-        GraphError: kernels cannot read its memory, or it has another dtype or layout.
-    """
-    if array is None:
-        return 0
-    readable = array.device == device or (device.type == "cuda" and array.is_pinned())
-    if not readable or array.dtype not in dtypes or not array.is_contiguous():
-        raise GraphError(
-            f"Expected {what} contiguous on {device} or in pinned memory, of dtype {' or '.join(map(str, dtypes))}, "
-            f"got {array.dtype} on {array.device}. Use manyhop.graph.place to move a graph."
-        )
-    return array.data_ptr()
 
 
 def low_64_bits(number: int) -> int:

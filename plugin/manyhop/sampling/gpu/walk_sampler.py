@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -74,25 +72,13 @@ class GPUWalkSampler:
         return Walks(node=node, edge_id=edge_id)
 
 
-class GPUNegativeWalks:
-    """:class:`manyhop.sampling.cpu.walk_sampler.CPUNegativeWalks` on a GPU, on the current stream."""
-
-    def __init__(self, num_nodes: Sequence[int], *, device: torch.device | str) -> None:
-        self.device = kernel_device(device, "CPUNegativeWalks")
-        self._num_nodes = torch.tensor(num_nodes, dtype=torch.int64, device=self.device)
-
-    def sample(self, request: WalkRequest) -> torch.Tensor:
-        """Return ``[num_walks, num_steps + 1] int64``: the starts, and the nodes drawn."""
-        num_walks, num_steps = request.start.numel(), self._num_nodes.numel()
-        node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64, device=self.device)
-        node[:, 0] = request.start
-        key = int(make_key(Use.NEGATIVE_DST, *request.key))
-        if num_walks:
-            negative_walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
-                self._num_nodes, node, _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), num_walks, num_steps,
-                T=_WALKS_PER_PROGRAM,
-            )  # fmt: skip
-        return node
+def draw_negative_walks(key: int, num_nodes: Tensor, node: Tensor) -> None:
+    """Draw nodes after ``node[:, 0]`` on the current stream; see :class:`manyhop.sampling.walks.NegativeWalker`."""
+    if node.numel():
+        negative_walk[(-(-node.shape[0] // _WALKS_PER_PROGRAM),)](
+            num_nodes, node, _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), node.shape[0], num_nodes.numel(),
+            T=_WALKS_PER_PROGRAM,
+        )  # fmt: skip
 
 
 def _as_int32(half: int) -> int:

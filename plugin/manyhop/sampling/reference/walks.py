@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from manyhop.graph import CSC, Graph
 from manyhop.sampling.check import check_ids, check_spec
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
-from manyhop.sampling.negatives import key_of_kind
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key, unit
 from manyhop.sampling.reference.picks import Find, by_alias
 
@@ -89,24 +88,6 @@ def _scan(r: U64, weight: np.ndarray, neighbors: list[int], bias: Bias) -> int:
     last = int(np.flatnonzero(share)[-1])
     sums = np.add.accumulate(share)  # from left to right, one addition at a time
     return min(int(np.searchsorted(sums, unit(r) * sums[-1], side="right")), last)
-
-
-def negative_walks(request: WalkRequest, num_nodes: Sequence[int]) -> torch.Tensor:
-    """Draw uniform nodes instead of walks.
-
-    Step ``s`` of walk ``i`` takes draw ``i`` of the destinations of negatives of kind ``s``.
-
-    Args:
-        request: where they start.
-        num_nodes: of each step, the number of nodes of the type that it leads to.
-
-    Returns:
-        The starts, and the nodes drawn, ``[num_walks, num_steps + 1] int64``.
-    """
-    columns, walks = [request.start.numpy()], np.arange(request.start.numel())
-    for step, count in enumerate(num_nodes):
-        columns.append(below(draw(make_key(Use.NEGATIVE_DST, *key_of_kind(request.key, step)), walks), count))
-    return torch.from_numpy(np.stack(columns, 1))
 
 
 class ReferencePageRankSampler:

@@ -10,11 +10,10 @@ import torch
 
 from manyhop.errors import CapacityError
 from manyhop.graph import Graph
-from manyhop.graph.csc import of_type
+from manyhop.sampling.check import table_addresses
 from manyhop.sampling.contract import NeighborSpec, num_hops
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import WINDOW_BITS
-from manyhop.sampling.gpu.transfer import address
 
 Ints = npt.NDArray[np.int64]
 
@@ -162,6 +161,12 @@ class Plan:
                 about[t.WINDOWS.value] = windows
 
 
+_COLUMN = {
+    "colptr": t.COLPTR, "row": t.ROW, "perm": t.PERM, "time": t.TIME, "weight": t.WEIGHT, "alias": t.ALIAS,
+    "num_positive": t.POSITIVE,
+}  # fmt: skip
+
+
 def edge_tables(
     graph: Graph, device: torch.device, *, timed: bool = False, weighted: bool = False
 ) -> npt.NDArray[np.int64]:
@@ -176,19 +181,9 @@ def edge_tables(
         GraphError: kernels cannot read a table of the graph.
     """
     found = np.zeros((len(graph.edge_types), t.WINDOWS.value + 1), np.int64)
-    ids, long = (torch.int32, torch.int64), (torch.int64,)
-    for about, edge_type in zip(found, graph.edge_types, strict=True):
-        csc = graph.csc[edge_type]
-        for column, name, array, dtypes in (
-            (t.COLPTR, "colptr", csc.colptr, long),
-            (t.ROW, "row", csc.row, ids),
-            (t.PERM, "perm", csc.perm, ids),
-            (t.TIME, "time", csc.time if timed else None, long),
-            (t.WEIGHT, "weight", csc.weight if weighted else None, (torch.float64,)),
-            (t.ALIAS, "alias", csc.alias if weighted else None, long),
-            (t.POSITIVE, "num_positive", csc.num_positive if weighted else None, long),
-        ):
-            about[column.value] = address(f"{name}{of_type(edge_type)}", array, device, *dtypes)
+    for about, (edge_type, csc) in zip(found, graph.csc.items(), strict=True):
+        for name, at in table_addresses(edge_type, csc, device, timed=timed, weighted=weighted).items():
+            about[_COLUMN[name].value] = at
         about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
         about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
     return found

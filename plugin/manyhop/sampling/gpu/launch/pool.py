@@ -48,7 +48,7 @@ class Pool:
 
     def _take(self, stream: torch.cuda.Stream | None) -> Workspace | None:
         for i, workspace in enumerate(reversed(self._free)):
-            if workspace.stream is stream:
+            if workspace.stream == stream:
                 return self._free.pop(~i)
         return self._free.pop(0).move_to(stream) if self._free else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import sub
 from typing import NamedTuple
 
 import torch
@@ -40,10 +39,6 @@ class LaunchReport(NamedTuple):
             edges: ``[num_hops + 1, num_segments]``: edges after each hop.
             failed: ``[FAILED_COLUMNS]``.
         """
-        if nodes.shape[1] == edges.shape[1] == 1:  # numpy is slower than Python for single numbers
-            num_nodes, num_edges = nodes.ravel().tolist(), edges.ravel().tolist()
-            of_hops = [num_nodes[0], *map(sub, num_nodes[1:], num_nodes)], [*map(sub, num_edges[1:], num_edges)]
-            return cls([of_hops[0]], [of_hops[1]], num_nodes[-1:], num_edges[-1:], failed.tolist())
         added = nodes.copy()
         added[1:] -= nodes[:-1]
         return cls(

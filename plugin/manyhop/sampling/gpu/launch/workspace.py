@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
 from collections.abc import Sequence
@@ -173,10 +172,7 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
             descriptor[at_segment : at_segment + 2] = ids.data_ptr(), ids.numel()
             keep.append(ids)
     host.write_descriptor(*descriptor)
-    if len(arrays) == 1:
-        seeds = arrays[0].contiguous()
-        ctypes.memmove(host.seeds_address, seeds.data_ptr(), address - host.seeds_address)
-    elif arrays:
+    if arrays:
         torch.cat(arrays, out=host.descriptor[descriptor_size : (address - host.descriptor_address) // 8])
     return keep
 
