@@ -86,7 +86,7 @@ def segment_softmax(scores: Tensor, order: Order) -> Tensor:
         return torch.empty_like(scores)
     flat = scores.reshape(scores.shape[0], -1)
     if _has_kernels(scores):
-        normalized: Tensor = _launch().softmax(flat, order.ptr, order.edge)[0]
+        normalized: Tensor = _launch().softmax(flat, order)[0]
         return shaped(normalized, scores.shape)
     segment = _segment_of(order)
     index = segment.unsqueeze(1).expand_as(flat)
@@ -103,7 +103,7 @@ def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
         return torch.empty_like(out)
     if _has_kernels(out):
         rows = out.shape[0], -1
-        gradient: Tensor = _launch().softmax_gradient(out.reshape(rows), grad.reshape(rows), order.ptr, order.edge)[0]
+        gradient: Tensor = _launch().softmax_gradient(out.reshape(rows), grad.reshape(rows), order)[0]
         return gradient.view(out.shape)
     segment, product = _segment_of(order), out * grad
     sums = product.new_zeros(order.ptr.numel() - 1, *out.shape[1:]).index_add_(0, segment, product)
@@ -116,7 +116,7 @@ def attention_shares(left: Tensor, right: Tensor, order: Order, slope: float) ->
     ``left [num_rows, num_heads]`` is at the other ends, ``right [num_segments, num_heads]`` at the segments.
     """
     if left.numel() and order.other.numel() and _has_kernels(left):
-        shares: Tensor = _launch().attention(left, right, order, slope)
+        shares: Tensor = _launch().softmax(_launch().Ends(left, right, slope), order)[0]
         return shares
     return segment_softmax(leaky_relu(_end_sums(left, right, order), slope), order)
 
@@ -126,7 +126,8 @@ def attention_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the sums of :func:`attention_shares`, ``[num_edges, num_heads]``, and of ``right``."""
     if shares.numel() and _has_kernels(shares):
-        found: tuple[Tensor, Tensor] = _launch().attention_gradient(shares, grad, left, right, order, slope)
+        ends = _launch().Ends(left, right, slope)
+        found: tuple[Tensor, Tensor] = _launch().softmax_gradient(shares, grad, order, ends=ends)
         return found
     of_scores = softmax_gradient(shares, grad, order)
     of_sums = torch.ops.aten.leaky_relu_backward(of_scores, _end_sums(left, right, order), slope, False)
@@ -143,7 +144,8 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor) -> tuple[Tensor, Te
         return table.new_full(shape, -torch.inf), rows.new_zeros(shape)
     flat = table.reshape(table.shape[0], table.shape[1:].numel())
     if _has_kernels(table):
-        values, found = _launch().maxima_and_rows(flat, indptr.long().contiguous(), rows.contiguous())
+        order = Order(indptr.long().contiguous(), rows.contiguous(), None)
+        values, found = _launch().maxima(flat, order, shape[0], rows.numel(), rows=True)
         return shaped(values, shape), found.view(shape)
     values, found = _bag(flat, Order(indptr, rows, None), _MAX)
     empty = (indptr.diff() == 0).unsqueeze(1)

@@ -47,9 +47,9 @@ def test_softmax(device: str, dtype: torch.dtype, heads: int, numbered: bool) ->
         shares = shares + torch.where(mask, own.masked_fill(~mask, -torch.inf).softmax(0).nan_to_num(), 0)
     shares.backward(grad.double())
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
-    out, _ = launch.softmax(scores, order.ptr, order.edge)
+    out, _ = launch.softmax(scores, order)
     torch.testing.assert_close(out.double(), shares.detach(), **tolerance)
-    found, _ = launch.softmax_gradient(out, grad, order.ptr, order.edge)
+    found, _ = launch.softmax_gradient(out, grad, order)
     torch.testing.assert_close(found.double(), own.grad, **tolerance)
 
 
@@ -68,9 +68,10 @@ def test_attention(device: str, dtype: torch.dtype, heads: int, numbered: bool) 
     shares.backward(grad.double())
     of_right = torch.zeros(NUM_DST, heads, dtype=torch.float64, device=device).index_add_(0, dst, scores.grad)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
-    out = launch.attention(left, right, order, 0.3)
+    ends = launch.Ends(left, right, 0.3)
+    out, _ = launch.softmax(ends, order)
     torch.testing.assert_close(out.double(), shares.detach(), **tolerance)
-    found = launch.attention_gradient(out, grad, left, right, order, 0.3)
+    found = launch.softmax_gradient(out, grad, order, ends=ends)
     for own, expected in zip(found, (scores.grad, of_right), strict=True):
         torch.testing.assert_close(own.double(), expected, **tolerance)
 
@@ -95,7 +96,7 @@ def test_maxima_and_their_rows(device: str, channels: int, index: torch.dtype) -
     """Of equal maxima, the row of the first edge; empty segments have minus infinity, and row 0."""
     order, _, _ = edges(device, numbered=False)
     x = torch.randn(NUM_SRC, channels, device=device).relu()
-    values, found = launch.maxima_and_rows(x, order.ptr, order.other.to(index))
+    values, found = launch.maxima(x, order._replace(other=order.other.to(index)), NUM_DST, NUM_EDGES, rows=True)
     for segment, (begin, end) in enumerate(pairwise(order.ptr.tolist())):
         rows = order.other[begin:end]
         best = x[rows].max(0).values if end > begin else torch.full_like(x[0], -torch.inf)

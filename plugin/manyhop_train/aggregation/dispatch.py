@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
-from manyhop_train.aggregation.edges import Edges, Reduction
+from manyhop_train.aggregation.edges import Edges, Order, Reduction
 
 
 def aggregate_by_torch(
@@ -137,8 +137,7 @@ def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None 
     order = edges.incoming(num_dst)
     if order.edge is not None and limit < edges.num_edges:  # segments have others among the first edges
         order = Edges(edges.edge_index[:, :limit], ordered=False).incoming(num_dst)
-    ptr = order.ptr[: num_dst + 1].clamp(max=limit)
-    return _softmax(scores, own, ptr, order.edge)
+    return _softmax(scores, own, order.ptr[: num_dst + 1].clamp(max=limit), order.other, order.edge)
 
 
 def _normalize_by_torch(scores: Tensor, col: Tensor, num_dst: int, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -184,13 +183,11 @@ class _AddEnds(torch.autograd.Function):
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, own: Tensor | None, ptr: Tensor, edge: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, scores: Tensor, own: Tensor | None, *order: Any) -> tuple[Tensor, Tensor | None]:
         from manyhop_train.aggregation.gpu import launch  # imports triton
 
-        out, own_out = launch.softmax(scores, ptr, edge, own)
-        ctx.save_for_backward(out, own_out, ptr, edge)
+        out, own_out = launch.softmax(scores, Order(*order), own)
+        ctx.save_for_backward(out, own_out, *order)
         return out, own_out
 
     @staticmethod
@@ -198,9 +195,10 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, own_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         from manyhop_train.aggregation.gpu import launch  # imports triton
 
-        out, own_out, ptr, edge = ctx.saved_tensors
-        return *launch.softmax_gradient(out, grad, ptr, edge, own_out, own_grad), None, None
+        out, own_out, *order = ctx.saved_tensors
+        own = None if own_out is None or own_grad is None else (own_out, own_grad)
+        return *launch.softmax_gradient(out, grad, Order(*order), own), None, None, None
 
 
 _add_ends: Callable[[Tensor, Tensor, Edges, int], Tensor] = _AddEnds.apply
-_softmax: Callable[[Tensor, Tensor | None, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = _Softmax.apply
+_softmax: Callable[..., tuple[Tensor, Tensor | None]] = _Softmax.apply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 import triton
@@ -64,9 +64,7 @@ def add(
     Returns:
         ``[size, num_channels]``, and for means ``[size]``, one over the number of edges.
     """
-    x = x.contiguous()
-    weight = None if weight is None else weight.contiguous()
-    pair = () if chosen is None else (chosen[0].contiguous(), chosen[1].contiguous())
+    x, weight, *pair = _contiguous(x, weight, *(chosen or ()))
     channels, exact = x.size(1), _sums(x)
     out = x.new_empty(size, channels)
     factors = x.new_empty(size, dtype=exact) if mode == "mean" else None
@@ -80,45 +78,39 @@ def add(
         "CHOSEN": chosen is not None,
         "WINDOW": _WINDOW if num_windows else 0,
     }
-    most, own = pair or (None, None)
-    rows = {"x": x, "maxima": most, "chosen": own, "sums": sums}
+    rows = {"x": x, "sums": sums} | dict(zip(("maxima", "chosen"), pair or (None, None), strict=True))
     edges = {"ptr": order.ptr, "other": order.other, "edge": order.edge, "weight": weight, "scale": scale}
     if num_windows:
-        kernel = _kernel(k.add_windows, **constants)
-        kernel(_programs(num_windows, channels), **rows, **edges, num_segments=size, limit=limit)
-    kernel = _kernel(k.add_segments, MODE=_MODES[mode], **constants)
-    kernel(_programs(size, channels), **rows, out=out, counts=factors, **edges, limit=limit)
+        programs = _programs(num_windows, channels)
+        _run(k.add_windows, constants, programs, **rows, **edges, num_segments=size, limit=limit)
+    constants["MODE"] = _MODES[mode]
+    _run(k.add_segments, constants, _programs(size, channels), **rows, out=out, counts=factors, **edges, limit=limit)
     return out, factors
 
 
-def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tuple[Tensor, Tensor]:
-    """Find maxima per segment, ``[size, num_channels]``, and with ``ties`` the number of equal rows, else ``[0]``."""
-    x = x.contiguous()
-    out = x.new_empty(size, x.size(1))
-    equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
-    constants = _constants(order.other, x, out) | {"NUMBERED": order.edge is not None, "TIES": ties, "FOUND": False}
-    given = {"x": x, "out": out, "ties": equal, "found": None, **order._asdict()}
-    _kernel(k.max_segments, **constants)(_programs(size, x.size(1)), **given, limit=limit)
-    return out, equal
-
-
-def maxima_and_rows(x: Tensor, ptr: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Find maxima per segment, and which rows they came from: of equal ones, that of the first edge.
+def maxima(
+    x: Tensor, order: Order, size: int, limit: int, *, ties: bool = False, rows: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Find maxima per segment: ``[size, num_channels]``.
 
     Args:
         x: ``[num_rows, num_channels]``.
-        ptr: ``[num_segments + 1] int64``: where each segment begins.
-        other: ``[num_edges]``: the row of each edge.
-
-    Returns:
-        ``[num_segments, num_channels]``, minus infinity in empty segments; and the rows, 0 there.
+        order: the edges; ``other`` are rows of ``x``.
+        size: number of segments.
+        limit: ignore edges of this number or more.
+        ties: also return ``[size, num_channels] int32``: how many rows have the maximum.
+        rows: also return ``[size, num_channels]``: the row of the maximum, of equal ones that of the first edge. Then
+            empty segments have minus infinity, and row 0; otherwise 0.
     """
-    x, size = x.contiguous(), ptr.numel() - 1
-    out, found = x.new_empty(size, x.size(1)), other.new_empty(size, x.size(1))
-    constants = _constants(other, x, out, found) | {"NUMBERED": False, "TIES": False, "FOUND": True}
-    given = {"x": x, "out": out, "ties": None, "found": found, "ptr": ptr, "other": other, "edge": None}
-    _kernel(k.max_segments, **constants)(_programs(size, x.size(1)), **given, limit=other.numel())
-    return out, found
+    x = x.contiguous()
+    out = x.new_empty(size, x.size(1))
+    equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
+    found = order.other.new_empty(out.shape if rows else 0)
+    flags = {"NUMBERED": order.edge is not None, "TIES": ties, "FOUND": rows}
+    given = {"x": x, "out": out, "ties": equal, "found": found, **order._asdict()}
+    constants = _constants(order.other, x, out, found) | flags
+    _run(k.max_segments, constants, _programs(size, x.size(1)), **given, limit=limit)
+    return out, found if rows else equal
 
 
 def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: Tensor | None) -> Tensor:
@@ -135,12 +127,12 @@ def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: T
     Returns:
         ``[limit]`` or ``[limit, num_heads]``.
     """
-    x, grad, row, col = (t.contiguous() for t in (x, grad, row, col))
+    x, grad, row, col = _contiguous(x, grad, row, col)
     result = x.new_empty(limit, *x.shape[1:-1])
     channels, heads = x.size(-1), x.shape[1:-1].numel()
-    kernel = _kernel(k.edge_dots, **_constants(row, x, grad), HEADS=heads, SCALED=scale is not None)
+    constants = _constants(row, x, grad) | {"HEADS": heads, "SCALED": scale is not None}
     programs = -(-limit * heads // _block(channels)[1]) if channels else 0
-    kernel(programs, x=x, grad=grad, result=result, row=row, col=col, scale=scale, limit=limit)
+    _run(k.edge_dots, constants, programs, x=x, grad=grad, result=result, row=row, col=col, scale=scale, limit=limit)
     return result if channels else result.zero_()
 
 
@@ -156,88 +148,72 @@ def add_ends(left: Tensor, right: Tensor, row: Tensor, col: Tensor) -> Tensor:
     Returns:
         ``[num_edges, num_channels]``.
     """
-    left, right, row, col = (t.contiguous() for t in (left, right, row, col))
+    left, right, row, col = _contiguous(left, right, row, col)
     limit, channels = row.numel(), left.size(1)
     result = left.new_empty(limit, channels)
-    kernel = _kernel(k.add_ends, **_constants(row, left, right, result))
-    programs = _programs(-(-limit // _block(channels)[1]), channels)
-    kernel(programs, left=left, right=right, result=result, row=row, col=col, limit=limit)
+    constants, programs = _constants(row, left, right, result), _programs(-(-limit // _block(channels)[1]), channels)
+    _run(k.add_ends, constants, programs, left=left, right=right, result=result, row=row, col=col, limit=limit)
     return result
 
 
-def softmax(
-    scores: Tensor, ptr: Tensor, edge: Tensor | None, own: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
+class Ends(NamedTuple):
+    """Numbers at both ends of edges, whose scores are leaky ReLUs of their sums."""
+
+    left: Tensor
+    """``[num_rows, num_heads]``, at the other ends."""
+    right: Tensor
+    """``[num_segments, num_heads]``."""
+    slope: float
+    """Of the leaky ReLU below 0."""
+
+
+def softmax(scores: Tensor | Ends, order: Order, own: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Normalize scores per segment.
 
     Args:
-        scores: ``[num_edges, num_heads]``, by number of edge.
-        ptr: ``[num_segments + 1] int64`` first edge of each segment.
-        edge: ``[num_edges] int64`` number of each edge; ``None``: its position.
+        scores: ``[num_edges, num_heads]``, by number of edge; or numbers at the ends of edges.
+        order: the edges; ``other`` is needed for ends only.
         own: ``[num_segments, num_heads]`` additional score of each segment.
 
     Returns:
-        Shares of the edges and of ``own``.
+        Shares of the edges, ``[num_edges, num_heads]``, and of ``own``.
     """
-    scores, own = scores.contiguous(), None if own is None else own.contiguous()
-    out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
-    kernel = _kernel(of_heads.softmax_segments, **_of_heads(scores, edge, own=own is not None))
-    kernel(
-        ptr.numel() - 1, scores=scores, right=None, other=None, own=own, out=out, own_out=own_out, ptr=ptr, edge=edge
-    )
+    left, right, slope = scores if isinstance(scores, Ends) else (scores, None, 0.0)
+    left, right, own = _contiguous(left, right, own)
+    out = torch.empty_like(left) if right is None else left.new_empty(order.other.numel(), left.size(1))
+    own_out = None if own is None else torch.empty_like(own)
+    given = {"scores": left, "right": right, "other": order.other, "own": own, "out": out, "own_out": own_out}
+    constants = _of_heads(left, order, own is not None, right is not None, slope)
+    _run(of_heads.softmax_segments, constants, order.ptr.numel() - 1, **given, ptr=order.ptr, edge=order.edge)
     return out, own_out
 
 
 def softmax_gradient(
-    out: Tensor,
-    grad: Tensor,
-    ptr: Tensor,
-    edge: Tensor | None,
-    own_out: Tensor | None = None,
-    own_grad: Tensor | None = None,
+    out: Tensor, grad: Tensor, order: Order, own: tuple[Tensor, Tensor] | None = None, ends: Ends | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of the scores of :func:`softmax` and of ``own``."""
-    out, grad = out.contiguous(), grad.contiguous()
-    result, own_result = torch.empty_like(out), None
-    if own_out is not None and own_grad is not None:
-        own_out, own_grad, own_result = own_out.contiguous(), own_grad.contiguous(), torch.empty_like(own_out)
-    kernel = _kernel(of_heads.softmax_gradients, **_of_heads(out, edge, own=own_out is not None))
-    given = {"scores": None, "right": None, "other": None, "out": out, "own_out": own_out, "grad": grad}
-    kernel(ptr.numel() - 1, **given, own_grad=own_grad, result=result, of_segments=own_result, ptr=ptr, edge=edge)
-    return result, own_result
-
-
-def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor:
-    """Normalize the leaky ReLUs of the sums of numbers at both ends of edges, per segment.
+    """Return the gradients of the scores of :func:`softmax`, or of the sums of both ends; and of ``own`` or ``right``.
 
     Args:
-        left: ``[num_rows, num_heads]``, at the other ends.
-        right: ``[num_segments, num_heads]``.
+        out: ``[num_edges, num_heads]`` shares.
+        grad: their gradient.
         order: the edges.
-        slope: of the leaky ReLU below 0.
-
-    Returns:
-        ``[num_edges, num_heads]``, by number of edge.
+        own: shares of the additional scores, and their gradient.
+        ends: scores, if they were such.
     """
-    left, right = left.contiguous(), right.contiguous()
-    out = left.new_empty(order.other.numel(), left.size(1))
-    kernel = _kernel(of_heads.softmax_segments, **_of_heads(left, order.edge, order.other.dtype, slope))
-    given = {"scores": left, "right": right, "other": order.other, "own": None, "out": out, "own_out": None}
-    kernel(order.ptr.numel() - 1, **given, ptr=order.ptr, edge=order.edge)
-    return out
+    left, right, slope = ends or (None, None, 0.0)
+    own_out, own_grad = own or (None, None)
+    out, grad, left, right, own_out, own_grad = _contiguous(out, grad, left, right, own_out, own_grad)
+    like = right if own_out is None else own_out
+    result, of_segments = torch.empty_like(out), None if like is None else torch.empty_like(like)
+    given = {"scores": left, "right": right, "other": order.other, "out": out, "own_out": own_out, "grad": grad}
+    given |= {"own_grad": own_grad, "result": result, "of_segments": of_segments, "ptr": order.ptr, "edge": order.edge}
+    constants = _of_heads(out, order, own is not None, ends is not None, slope)
+    _run(of_heads.softmax_gradients, constants, order.ptr.numel() - 1, **given)
+    return result, of_segments
 
 
-def attention_gradient(
-    out: Tensor, grad: Tensor, left: Tensor, right: Tensor, order: Order, slope: float
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the sums of :func:`attention`, ``[num_edges, num_heads]``, and of ``right``."""
-    out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
-    result, of_right = torch.empty_like(out), torch.empty_like(right)
-    kernel = _kernel(of_heads.softmax_gradients, **_of_heads(left, order.edge, order.other.dtype, slope))
-    given = {"scores": left, "right": right, "other": order.other, "out": out, "own_out": None, "grad": grad}
-    found = {"own_grad": None, "result": result, "of_segments": of_right}
-    kernel(order.ptr.numel() - 1, **given, **found, ptr=order.ptr, edge=order.edge)
-    return result, of_right
+def _contiguous(*tensors: Tensor | None) -> Any:
+    return tuple(None if t is None else t.contiguous() for t in tensors)
 
 
 def _heads(weight: Tensor | None) -> int:
@@ -258,13 +234,12 @@ def _constants(index: Tensor, x: Tensor, *others: Tensor) -> dict[str, Constant]
     return types | {"CHANNELS": x.size(-1), "ALIGNED": aligned, "BLOCK": block, "EDGES": edges}
 
 
-def _of_heads(
-    x: Tensor, edge: Tensor | None, index: torch.dtype | None = None, slope: float = 0.0, *, own: bool = False
-) -> dict[str, Constant]:
+def _of_heads(x: Tensor, order: Order, own: bool, ends: bool, slope: float) -> dict[str, Constant]:
     """Return the constants of a kernel over values ``[num_edges, num_heads]`` of edges, or of their ends."""
     block = triton.next_power_of_2(x.size(1))
-    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x), "INDEX": index or torch.int64, "SLOPE": slope}
-    flags = {"NUMBERED": edge is not None, "OWN": own, "ENDS": index is not None}
+    index = order.other.dtype if ends else torch.int64
+    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x), "INDEX": index, "SLOPE": slope}
+    flags = {"NUMBERED": order.edge is not None, "OWN": own, "ENDS": ends}
     return types | flags | {"HEADS": x.size(1), "BLOCK": block, "EDGES": max(_SOFTMAX_TILE // block, 1)}
 
 
@@ -275,45 +250,29 @@ def _block(channels: int) -> tuple[int, int]:
     return block, max(_TILE // max(block, 16), 1)
 
 
-class _Kernel:
-    """A kernel with named integer arguments: numbers, and addresses of tensors (0: no tensor).
+@functools.cache
+def _kernel(function: Any, **constants: Constant) -> Kernel:
+    """Return a kernel with constants by name; types are torch's, which hash faster than triton's."""
+    names = inspect.signature(function.fn).parameters
+    values = (constants[name] for name in names if name in constants)
+    return Kernel(function, tuple(_TYPES[v] if isinstance(v, torch.dtype) else v for v in values), num_warps=1)
+
+
+def _run(function: Any, constants: dict[str, Constant], programs: int, **arguments: Tensor | int | None) -> None:
+    """Enqueue programs of a kernel on the current stream of the first tensor's GPU.
 
     Args:
-        function: a ``triton.jit`` function.
-        constants: its constexpr arguments, by name.
+        function: a ``triton.jit`` function, of numbers and addresses.
+        constants: its constexpr arguments.
+        programs: number of programs.
+        **arguments: its other ones: numbers, and tensors for addresses; ``None``: 0.
     """
-
-    def __init__(self, function: Any, constants: dict[str, Constant]) -> None:
-        parameters = inspect.signature(function.fn).parameters.values()
-        self._names = tuple(p.name for p in parameters if p.annotation is not tl.constexpr)
-        values = [constants[p.name] for p in parameters if p.annotation is tl.constexpr]
-        assert len(values) == len(constants), (function, constants)
-        known = tuple(_TYPES[value] if isinstance(value, torch.dtype) else value for value in values)
-        self._kernel = Kernel(function, known, num_warps=1)
-
-    def __call__(self, programs: int, **arguments: Tensor | int | None) -> None:
-        """Enqueue programs on the current stream of the first tensor's GPU.
-
-        Args:
-            programs: number of programs.
-            **arguments: in the order of the kernel's arguments.
-        """
-        assert tuple(arguments) == self._names, (tuple(arguments), self._names)
-        if not programs:
-            return
-        device = next(value.device for value in arguments.values() if isinstance(value, Tensor))
-        numbers = [
-            0 if value is None else value if isinstance(value, int) else value.data_ptr()
-            for value in arguments.values()
-        ]
-        with as_current(device):
-            self._kernel(device, programs, *numbers)
-
-
-@functools.cache
-def _kernel(function: Any, **constants: Constant) -> _Kernel:
-    """Return a kernel; its types are torch's, which hash faster than triton's."""
-    return _Kernel(function, constants)
+    if not programs:
+        return
+    device = next(value.device for value in arguments.values() if isinstance(value, Tensor))
+    numbers = {n: v.data_ptr() if isinstance(v, Tensor) else v or 0 for n, v in arguments.items()}
+    with as_current(device):
+        _kernel(function, **constants)(device, programs, **numbers)
 
 
 def _programs(size: int, channels: int) -> int:

@@ -6,7 +6,7 @@ Calls of operators take the host several times as long.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,13 +121,6 @@ def _(x: Tensor, grad: Tensor, edge_index: Tensor, limit: int, scale: Tensor | N
     return x.new_empty(limit, *x.shape[1:-1])
 
 
-class _Calls(NamedTuple):
-    """Functions that compute a gradient."""
-
-    add: Callable[..., Tensor]
-    dots: Callable[..., Tensor]
-
-
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, _, _, _, ptr, other, edge, edge_index, _, ctx.limit, ctx.reduce = inputs
     out, extra = output
@@ -138,7 +131,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(rows, weight, ptr, other, edge, edge_index, out if ctx.reduce == "max" else None, extra)
 
 
-def _gradients(ctx: Any, grad: Tensor | None, calls: _Calls) -> tuple[Tensor | None, ...]:
+def _gradients(
+    ctx: Any, grad: Tensor | None, add: Callable[..., Tensor], dots: Callable[..., Tensor]
+) -> tuple[Tensor | None, ...]:
     x, weight, *order, edge_index, out, extra = ctx.saved_tensors
     of_x: Tensor | None = None
     of_weight: Tensor | None = None
@@ -146,18 +141,18 @@ def _gradients(ctx: Any, grad: Tensor | None, calls: _Calls) -> tuple[Tensor | N
         scale = extra if ctx.reduce == "mean" else None
         if ctx.needs_input_grad[0] and ctx.reduce == "max":
             share = grad / extra.clamp(min=1)
-            of_x = calls.add(share, *order, None, None, out, x, ctx.num_src, ctx.limit)
+            of_x = add(share, *order, None, None, out, x, ctx.num_src, ctx.limit)
         elif ctx.needs_input_grad[0]:
-            of_x = calls.add(grad, *order, weight, scale, None, None, ctx.num_src, ctx.limit)
+            of_x = add(grad, *order, weight, scale, None, None, ctx.num_src, ctx.limit)
         if ctx.needs_input_grad[1]:
             heads = weight.shape[1:]
             left, right = (t.view(t.size(0), *heads, t.size(1) // heads.numel()) for t in (x, grad.contiguous()))
-            of_weight = calls.dots(left, right, edge_index, ctx.limit, scale)
+            of_weight = dots(left, right, edge_index, ctx.limit, scale)
     return of_x, of_weight, *[None] * 10
 
 
 aggregate_operator.register_autograd(
-    lambda ctx, grad, _: _gradients(ctx, grad, _Calls(_add_operator, _dots_operator)), setup_context=_keep
+    lambda ctx, grad, _: _gradients(ctx, grad, _add_operator, _dots_operator), setup_context=_keep
 )
 
 
@@ -173,4 +168,4 @@ class _Aggregation(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, grad, _Calls(_add, _dots))
+        return _gradients(ctx, grad, _add, _dots)
