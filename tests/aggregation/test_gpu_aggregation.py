@@ -150,19 +150,6 @@ def test_orders_serve_layers_with_fewer_edges(device):
     assert edges.outgoing(NUM_SRC + 1, 20) is not outgoing
 
 
-def test_operators_are_right_for_torch_compile(device):
-    from manyhop_train.aggregation.gpu.operators import aggregate_operator
-
-    for reduce in ("sum", "mean", "max"):
-        x, edges = rows(device, 4, torch.float64), Edges(edges_of(device), ordered=True)
-        orders = (*edges.incoming(NUM_DST), *edges.outgoing(NUM_SRC, NUM_EDGES))
-        weight = None if reduce == "max" else torch.rand(NUM_EDGES, dtype=torch.float64, device=device).requires_grad_()
-        arguments = (x, weight, *orders, edges.edge_index, NUM_DST, NUM_EDGES, reduce)
-        torch.library.opcheck(
-            aggregate_operator, arguments, test_utils=["test_schema", "test_autograd_registration", "test_faketensor"]
-        )
-
-
 def test_a_mark_is_of_one_tensor_as_it_was():
     edge_index = torch.zeros(2, 3, dtype=torch.int64)
     assert not is_sorted(edge_index)

@@ -25,13 +25,14 @@ _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
-    """Return whether edges are a plain tensor, and no hook or explanation needs the messages of a layer."""
+    """Return whether edges are a plain tensor, and no hook, explanation or compiler needs the messages of a layer."""
     return (
         isinstance(edge_index, Tensor)
         and edge_index.layout == torch.strided
         and edge_index.dim() == 2
         and edge_index.size(0) == 2
         and edge_index.dtype in (torch.int32, torch.int64)
+        and not torch.compiler.is_compiling()
         and not layer.explain
         and not layer._propagate_forward_pre_hooks
         and not layer._propagate_forward_hooks
@@ -184,7 +185,6 @@ class _Attention(_Trimmed):
         pair = (x, x) if isinstance(x, Tensor) else x
         if (
             any(value is not None for value in (*args, *kwargs.values()))  # attributes of edges, weights to return
-            or torch.compiler.is_compiling()
             or not is_plain(self, edge_index)
             or not all(isinstance(rows, Tensor) and rows.dim() == 2 for rows in pair)
             or self._edge_update_forward_pre_hooks

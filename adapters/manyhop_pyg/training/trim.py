@@ -223,11 +223,9 @@ class PassEdges:
         """Return edges that begin with these; trimmed edges are a view of the previous layer's edges."""
         if isinstance(edge_index, EdgeIndex):
             ordered, edge_index = edge_index.is_sorted_by_col, edge_index.as_tensor()
-        elif torch.compiler.is_compiling():
-            ordered = False
         else:
             ordered = is_sorted(edge_index)
-        if torch.compiler.is_compiling() or not self._running or edge_index.is_inference():  # which has no version
+        if not self._running or edge_index.is_inference():  # which has no version
             return Edges(edge_index, ordered=ordered)
         key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
         edges = self._known.get(key)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
-from manyhop_train.aggregation.edges import Edges, Order, Reduction
+from manyhop_train.aggregation.edges import Edges, Reduction
 
 
 def aggregate_by_torch(
@@ -82,14 +81,9 @@ def aggregate(
         )
     if not triton_compiler.runs_on(x.device):
         return aggregate_by_torch(x, edges.edge_index[:, :limit], num_dst=num_dst, reduce=reduce, weight=weight)
-    incoming = edges.incoming(num_dst)
-    learns = x.requires_grad and torch.is_grad_enabled()
-    outgoing = edges.outgoing(x.size(0), limit) if learns else (None, None, None)
-    ends = None if weight is None else edges.edge_index
-    from manyhop_train.aggregation.gpu import aggregate_segments  # imports triton
+    from manyhop_train.aggregation.gpu import functions  # imports triton
 
-    out: Tensor = aggregate_segments(x, weight, *incoming, *outgoing, ends, num_dst, limit, reduce)[0]
-    return out
+    return functions.aggregate(x, weight, edges, num_dst, limit, reduce)
 
 
 def _is_weight(weight: Tensor, x: Tensor, limit: int) -> bool:
@@ -116,7 +110,10 @@ def add_ends(left: Tensor, right: Tensor, edges: Edges, *, num_edges: int | None
         return left.index_select(0, row) + right.index_select(0, col)
     if left.requires_grad and torch.is_grad_enabled():
         edges.outgoing(left.size(0), limit)  # now: the first layer of a model has most edges, and all others use these
-    return _add_ends(left, right, edges, limit)
+    from manyhop_train.aggregation.gpu.functions import AddEnds  # imports triton
+
+    sums: Tensor = AddEnds.apply(left, right, edges, limit)  # type: ignore[no-untyped-call]
+    return sums
 
 
 def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -137,7 +134,11 @@ def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None 
     order = edges.incoming(num_dst)
     if order.edge is not None and limit < edges.num_edges:  # segments have others among the first edges
         order = Edges(edges.edge_index[:, :limit], ordered=False).incoming(num_dst)
-    return _softmax(scores, own, order.ptr[: num_dst + 1].clamp(max=limit), order.other, order.edge)
+    from manyhop_train.aggregation.gpu.functions import Softmax  # imports triton
+
+    order = order._replace(ptr=order.ptr[: num_dst + 1].clamp(max=limit))
+    shares: tuple[Tensor, Tensor | None] = Softmax.apply(scores, own, order)  # type: ignore[no-untyped-call]
+    return shares
 
 
 def _normalize_by_torch(scores: Tensor, col: Tensor, num_dst: int, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -151,54 +152,3 @@ def _normalize_by_torch(scores: Tensor, col: Tensor, num_dst: int, own: Tensor |
     total = total.masked_fill(total == 0, 1)
     shares = (parts / total.index_select(0, col)).to(dtype)
     return shares, None if own is None else (mine / total).to(dtype)
-
-
-class _AddEnds(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, edges: Edges, limit: int) -> Tensor:
-        from manyhop_train.aggregation.gpu import launch  # imports triton
-
-        row, col = edges.edge_index[:, :limit]
-        ctx.edges, ctx.limit, ctx.sizes = edges, limit, (left.size(0), right.size(0))
-        return launch.add_ends(left.flatten(1), right.flatten(1), row, col).view(limit, *left.shape[1:])
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from manyhop_train.aggregation.gpu import launch  # imports triton
-
-        edges: Edges = ctx.edges
-        num_src, num_dst = ctx.sizes
-        orders = (
-            edges.outgoing(num_src, ctx.limit) if ctx.needs_input_grad[0] else None,
-            edges.incoming(num_dst) if ctx.needs_input_grad[1] else None,
-        )
-        rows = grad.flatten(1)
-        found = (
-            None if order is None else launch.add(rows, order.by_number(), size, ctx.limit, "sum")[0]
-            for order, size in zip(orders, ctx.sizes, strict=True)
-        )
-        return *(None if of is None else of.view(-1, *grad.shape[1:]) for of in found), None, None
-
-
-class _Softmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, own: Tensor | None, *order: Any) -> tuple[Tensor, Tensor | None]:
-        from manyhop_train.aggregation.gpu import launch  # imports triton
-
-        out, own_out = launch.softmax(scores, Order(*order), own)
-        ctx.save_for_backward(out, own_out, *order)
-        return out, own_out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, own_grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        from manyhop_train.aggregation.gpu import launch  # imports triton
-
-        out, own_out, *order = ctx.saved_tensors
-        own = None if own_out is None or own_grad is None else (own_out, own_grad)
-        return *launch.softmax_gradient(out, grad, Order(*order), own), None, None, None
-
-
-_add_ends: Callable[[Tensor, Tensor, Edges, int], Tensor] = _AddEnds.apply
-_softmax: Callable[..., tuple[Tensor, Tensor | None]] = _Softmax.apply
