@@ -18,7 +18,6 @@ NODES, LINKS = "pyg_node_classification.py", "pyg_link_prediction.py"
 TASKS = {
     "genre of a film, accuracy": (NODES, "movies"),
     "who plays in a film, AUC": (LINKS, "movies"),
-    "section of a package, accuracy": (NODES, "debian"),
 }
 OURS, PYGS, ALONE = "manyhop", "PyG's loader", "without the graph"
 ACCELERATED = "accelerate(model, trim=True)"

@@ -1,7 +1,6 @@
 """The graphs that the examples train on, as plain tensors.
 
     movies       films and their people, from the SQLite file in the PyPI wheel bokeh_sampledata (CC0)
-    debian       packages and their dependencies, from apt's package lists on a Debian or Ubuntu machine
     ogbn-arxiv   papers and their citations, downloaded from the Open Graph Benchmark
 
 ``load(name)`` returns a ``Graph`` with
@@ -9,7 +8,7 @@
     x            [num_nodes, num_features] float32: features of a node without its edges
     degree       [num_nodes, num_kinds] float32: log(1 + number of edges of each kind that end at a node)
     y            [num_nodes] int64: the class of a node, -1 if it has none
-    edge_index   [2, num_edges] int64: from film to person, from package to dependency, from paper to cited paper
+    edge_index   [2, num_edges] int64: from film to person, from paper to cited paper
     target       [num_edges] bool: the edges that link prediction predicts (movies: a part of the cast; else all)
     train_mask, val_mask, test_mask   [num_nodes] bool: disjoint sets of nodes with a class
 
@@ -21,7 +20,6 @@ import contextlib
 import importlib.util
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,10 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NAMES = ("movies", "debian", "ogbn-arxiv")
+NAMES = ("movies", "ogbn-arxiv")
 ROLES = ("Cast", "Director", "Writer")
-RELATIONS = ("Pre-Depends", "Depends", "Recommends", "Suggests")
-MIN_PACKAGES = 1000  # fewer: apt's lists are not there
 ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
 
 
@@ -83,7 +79,7 @@ class Links(NamedTuple):
 
 def load(name: str) -> Graph:
     """The dataset called ``name``. Raises SystemExit, saying what to do, where it cannot be had."""
-    return {"movies": movies, "debian": debian, "ogbn-arxiv": ogbn_arxiv}[name]()
+    return {"movies": movies, "ogbn-arxiv": ogbn_arxiv}[name]()
 
 
 def movies(min_films: int = 1000, min_roles: int = 5) -> Graph:
@@ -118,43 +114,6 @@ def movies(min_films: int = 1000, min_roles: int = 5) -> Graph:
     cast = kind == ROLES.index("Cast")
     target = cast & (torch.bincount(dst[cast], minlength=num_nodes) >= min_roles)[dst]
     return with_split(Graph(x=x, degree=degree.log1p(), y=y, edge_index=torch.stack([src, dst]), target=target))
-
-
-def debian(min_packages: int = 500) -> Graph:
-    """About 63,000 packages and 300,000 edges, as many as this machine's package lists have. The class of a package is
-    its section, of those with at least ``min_packages`` packages. Features: installed size and
-    architecture. Packages built from one source stay on one side of the split: their names and sections agree."""
-    if shutil.which("apt-cache") is None:
-        raise SystemExit("The debian dataset reads 'apt-cache dumpavail', which only Debian and Ubuntu have.")
-    text = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
-    packages: dict[str, dict[str, str]] = {}
-    for paragraph in text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] not in " \t")
-        if "Package" in fields:
-            packages.setdefault(fields["Package"], fields)
-    if len(packages) < MIN_PACKAGES:
-        raise SystemExit(f"apt knows only {len(packages)} packages here: run 'apt-get update' first.")
-    ids = {name: node for node, name in enumerate(packages)}
-    edges = {}  # keeps the first, the strongest, of several relations between the same two packages
-    for name, fields in packages.items():
-        for kind, relation in enumerate(RELATIONS):
-            for part in fields.get(relation, "").replace("|", ",").split(","):
-                needed = part.split("(")[0].strip().split(":")[0]
-                if needed in ids:
-                    edges.setdefault((ids[name], ids[needed]), kind)
-    src, dst = torch.tensor(list(edges)).t()
-    kind = torch.tensor(list(edges.values()))
-
-    num_nodes = len(packages)
-    degree = torch.cat([sum_by_kind(end, kind, len(RELATIONS), num_nodes) for end in (src, dst)], dim=1).log1p()
-    size = torch.tensor([float(fields.get("Installed-Size", 0)) for fields in packages.values()])
-    portable = torch.tensor([fields.get("Architecture") == "all" for fields in packages.values()])
-    x = torch.stack([size.log1p() / 5, portable.float()], dim=1)
-    y = class_ids([fields.get("Section", "").split("/")[-1] or None for fields in packages.values()], min_packages)
-    sources = [fields.get("Source", name).split(" ")[0] for name, fields in packages.items()]
-    target = torch.ones(src.numel(), dtype=torch.bool)
-    data = Graph(x=x, degree=degree, y=y, edge_index=torch.stack([src, dst]), target=target)
-    return with_split(data, groups=class_ids(sources, 1))
 
 
 def ogbn_arxiv(root: Path = Path(__file__).parent / "data") -> Graph:
@@ -236,10 +195,9 @@ def sum_by_kind(node: Tensor, kind: Tensor, num_kinds: int, num_nodes: int) -> T
     return torch.bincount(node * num_kinds + kind, minlength=num_nodes * num_kinds).view(num_nodes, num_kinds).float()
 
 
-def with_split(data: Graph, groups: Tensor | None = None) -> Graph:
-    """Adds masks of 60, 20 and 20 % of the nodes with a class, always the same; nodes of a group stay together."""
-    groups = torch.arange(data.num_nodes) if groups is None else groups
-    place = torch.rand(int(groups.max()) + 1, generator=torch.Generator().manual_seed(0))[groups]
+def with_split(data: Graph) -> Graph:
+    """Adds masks of 60, 20 and 20 % of the nodes with a class, always the same."""
+    place = torch.rand(data.num_nodes, generator=torch.Generator().manual_seed(0))
     for mask, low, high in (("train_mask", 0.0, 0.6), ("val_mask", 0.6, 0.8), ("test_mask", 0.8, 1.0)):
         setattr(data, mask, (data.y >= 0) & (place >= low) & (place < high))
     return data

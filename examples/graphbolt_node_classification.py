@@ -3,8 +3,8 @@
     python examples/graphbolt_node_classification.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/graphbolt_node_classification.py    # 4 processes
 
-Predicts the genre of a film (--dataset debian: the section of a package; ogbn-arxiv: the subject of a paper). The
-features include the classes of training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
+Predicts the genre of a film (--dataset ogbn-arxiv: the subject of a paper). The features include the classes of
+training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 4 examples/pyg_node_classification.py    # 4 processes, each with its GPU
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/pyg_node_classification.py
 
-Predicts the genre of a film (--dataset debian: the section of a package; ogbn-arxiv: the subject of a paper). The
-features include the classes of training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
+Predicts the genre of a film (--dataset ogbn-arxiv: the subject of a paper). The features include the classes of
+training nodes, except those of the seeds; with --no-graph, no neighbours are sampled.
 """
 
 import argparse

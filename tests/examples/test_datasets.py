@@ -4,56 +4,13 @@ import gzip
 import importlib.util
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
 import torch
 
 SPEC = importlib.util.spec_from_file_location("datasets", Path(__file__).parents[2] / "examples" / "datasets.py")
 datasets = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(datasets)
-
-PACKAGES = """\
-Package: editor
-Source: editor-src (1.2)
-Architecture: amd64
-Installed-Size: 120
-Depends: libc6 (>= 2.34), fonts:any | other-fonts
-Recommends: libc6, docs
-Section: editors
-Description: one that edits
- Depends: nothing, this is text
-
-Package: docs
-Source: editor-src
-Architecture: all
-Section: contrib/doc
-Suggests: absent
-
-Package: libc6
-Architecture: amd64
-Section: libs
-
-Package: fonts
-Pre-Depends: libc6
-Section: fonts
-
-Package: libc6
-Section: oldlibs
-"""
-
-
-@pytest.fixture
-def apt(monkeypatch):
-    """Pretend that apt-cache prints a text."""
-
-    def apt(text):
-        monkeypatch.setattr(datasets.shutil, "which", lambda name: "/usr/bin/apt-cache")
-        done = subprocess.CompletedProcess([], 0, stdout=text)
-        monkeypatch.setattr(datasets.subprocess, "run", lambda *args, **kwargs: done)
-
-    return apt
 
 
 def test_movies():
@@ -111,30 +68,6 @@ def test_show_classes_shows_those_of_training_nodes_only():
     assert torch.equal(shown.x[:, : data.x.size(1)], data.x)
     assert shown.to_pyg().is_undirected()
     assert not data.to_pyg().is_undirected()
-
-
-def test_debian(apt, monkeypatch):
-    monkeypatch.setattr(datasets, "MIN_PACKAGES", 4)
-    apt(PACKAGES)
-    data = datasets.debian(min_packages=1)
-    names = ["editor", "docs", "libc6", "fonts"]
-    edges = [(names[a], names[b]) for a, b in data.edge_index.t().tolist()]
-    assert edges == [("editor", "libc6"), ("editor", "fonts"), ("editor", "docs"), ("fonts", "libc6")]
-    assert data.y.unique().numel() == 4
-    assert data.x[:, 1].tolist() == [0, 1, 0, 0]
-    torch.testing.assert_close(data.x[0, 0], torch.tensor(121.0).log() / 5)
-    # Depends twice and Recommends once from the editor, Depends and Pre-Depends once each to libc6.
-    degree = data.degree.expm1().round().int()
-    assert degree[0].tolist() == [0, 2, 1, 0, 0, 0, 0, 0]
-    assert degree[2].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
-    for mask in (data.train_mask, data.val_mask, data.test_mask):
-        assert mask[0] == mask[1]  # built from one source
-
-
-def test_debian_without_lists(apt):
-    apt(PACKAGES)
-    with pytest.raises(SystemExit, match="apt knows only 4 packages here: run 'apt-get update' first"):
-        datasets.load("debian")
 
 
 def test_ogbn_arxiv(tmp_path):
