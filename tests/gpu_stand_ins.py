@@ -221,15 +221,14 @@ def pinned_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 class NoSteps:
-    """Exchanges of a loader, or of an epoch, in which nothing is exchanged."""
+    """Exchanges of an epoch in which nothing is exchanged."""
 
     failure, lacks_rows = None, False
 
-    def begin(self, epoch: int, count: int) -> "NoSteps":
-        return self
+    def gather(self, number: int, requests: Any, pool: Any) -> Any:
+        raise NotImplementedError
 
-    def batch(self, number: int) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def fail(self, number: int, error: Exception) -> None: ...
 
     def rows_under_way(self) -> bool:
         return False
@@ -245,4 +244,3 @@ def exchange_nothing(patch: Patch, loader: Any) -> None:
 
     patch(steps, "GPUStages", in_step)
     patch(loader, "_exchanges", lambda: True)
-    patch(loader, "_make_lockstep", lambda *_: NoSteps())

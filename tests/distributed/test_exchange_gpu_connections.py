@@ -21,22 +21,20 @@ class Loader:
     """The exchanges of a loader without the rest of it."""
 
     def __init__(self, name, timeout=100.0):
-        from manyhop.loading.pipeline import Lockstep
-
         self.exchange = make_exchange("GPUs", name, timeout)
         self.exchange.rest()
-        self.lockstep = Lockstep(self.exchange, lambda traffic: None)
-        self.source = shard("GPUs", WHOLE, manyhop.init())
+        self.source, self.steps = shard("GPUs", WHOLE, manyhop.init()), None
 
     def begin(self, epoch):
-        self.steps = self.lockstep.begin(epoch, COUNT)
+        from manyhop.loading.lockstep import EpochExchanges
+
+        if self.steps is not None:
+            self.steps.finish()
+        self.steps = EpochExchanges(self.exchange, epoch, COUNT)
 
     def batch(self, number):
-        from manyhop.loading.pipeline import current_exchange
-
         ids = torch.randint(0, 40, (9,), generator=torch.Generator().manual_seed(number + manyhop.init().rank))
-        with self.steps.batch(number):
-            (rows,) = current_exchange()([RowRequest(self.source, ids)], BufferPool())
+        (rows,) = self.steps.gather(number, [RowRequest(self.source, ids)], BufferPool())
         return torch.equal(rows, WHOLE[ids])
 
     def epoch(self, epoch):

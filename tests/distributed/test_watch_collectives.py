@@ -9,7 +9,7 @@ import torch._C._distributed_c10d as c10d
 from watched import Loader
 
 import manyhop
-from manyhop.ranks.watch.waiting import Collectives
+from manyhop.ranks.watch.monitor import Collectives
 
 TIMEOUT = 5.0
 

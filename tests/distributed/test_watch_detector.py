@@ -6,10 +6,16 @@ import pytest
 import torch
 
 from manyhop.errors import RankError
-from manyhop.ranks.watch.detector import FaultDetector
-from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication, reason
-from manyhop.ranks.watch.monitor import silence_of
-from manyhop.ranks.watch.waiting import place_of
+from manyhop.ranks.watch.detector import (
+    End,
+    FaultDetector,
+    Heartbeat,
+    LoopStatus,
+    described,
+    is_of_communication,
+    reason,
+)
+from manyhop.ranks.watch.monitor import place_of, silence_of
 from manyhop.system.failure import note_batch
 
 TIMEOUT = 10.0

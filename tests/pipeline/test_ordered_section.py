@@ -6,7 +6,7 @@ import time
 import pytest
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.lockstep import OrderedSection, SectionEndedError
+from manyhop.loading.lockstep import OrderedSection, SectionEndedError
 
 
 def go(section, number, seen, body=lambda: None):

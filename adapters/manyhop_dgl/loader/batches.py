@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import current_batch
+from manyhop.loading import current_batch, current_exchange
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import RankBatch, Stats, current_exchange
+from manyhop.loading.pipeline import RankBatch, Stats
 from manyhop_dgl.loader.source import LoaderView, Source, contents_of, on_cpu_only
 from manyhop_dgl.loader.storages import Prefetcher, moved
 from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, rows_of

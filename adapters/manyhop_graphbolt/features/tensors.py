@@ -16,8 +16,7 @@ from manyhop.arguments import as_tensor, check_range
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned, pin
 from manyhop.files import Rows
-from manyhop.loading import current_key
-from manyhop.loading.pipeline import current_exchange
+from manyhop.loading import current_exchange, current_key
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.places import Place
 from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, as_it_is, rows_in, store_device

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import BatchContext, current_batch, current_key
+from manyhop.loading import BatchContext, current_batch, current_exchange, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import RankBatch, Stats, Streams, current_exchange, tensors_in
+from manyhop.loading.pipeline import RankBatch, Stats, Streams, tensors_in
 from manyhop.loading.pipeline import Stage as StageName
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged

@@ -27,7 +27,7 @@ from manyhop.features import (
 )
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading.pipeline import current_exchange
+from manyhop.loading import current_exchange
 from manyhop.memory.places import Place
 from manyhop.memory.stores import StoreExchange, as_it_is, rows_in, store_device
 from manyhop_pyg.data.graph_store import ExactAttr, is_edge_type, is_whole, kind_of, num_rows_of, row_index, title_of

@@ -15,12 +15,13 @@ from torch_geometric.sampler import BaseSampler
 
 from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
+from manyhop.features import RowExchange
 from manyhop.graph import grouped_on
 from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
-from manyhop.loading.pipeline import Lockstep, Uneven
+from manyhop.loading.pipeline import Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_pyg.batch.assemble import Joining, finish_trainable, placed_columns
@@ -30,7 +31,7 @@ from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.loaders.adapter import Batches, Seeds, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.options import CoreControl, TorchOptions, check_device, find_device, load_positions, of_ranks
-from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
+from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
 from manyhop_pyg.typing import (
@@ -176,7 +177,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if self._gpu is None and not self._knows_device:
                 self._find_gpu()
                 if self._gpu is not None and self._ranks is not None and super()._exchanges():
-                    self._ranks.forget_exchanges()
+                    self._ranks.forget_exchange()
                 if self._gpu is None:
                     wanted = {"placement": self._mode, "engine": self.engine}
                     for name in (name for name, value in wanted.items() if value is not None):
@@ -203,11 +204,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _exchanges(self) -> bool:
         return sharded_store(self.data) is not None or super()._exchanges()
 
-    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
+    def _make_exchange(self, title: str, timeout: float) -> RowExchange | None:
         store = sharded_store(self.data)
         if store is not None and not super()._exchanges():
-            return make_lockstep(self._joining, self._seeds(), store, self._plan(), title, timeout)
-        return super()._make_lockstep(title, timeout)
+            return make_exchange(self._joining, self._seeds(), store, self._plan(), title, timeout)
+        return super()._make_exchange(title, timeout)
 
     # One batch
 

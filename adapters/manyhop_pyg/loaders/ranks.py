@@ -10,9 +10,9 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import InputError
 from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
-from manyhop.loading import count_traffic, graph_facts, plain, rows_fact
+from manyhop.loading import BatchContext, current_batch, current_key, graph_facts, plain, rows_fact
 from manyhop.loading.keys import first_batches
-from manyhop.loading.pipeline import BatchPlan, Lockstep, exchanging
+from manyhop.loading.pipeline import BatchPlan
 from manyhop_pyg.batch.assemble import Joining
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
@@ -145,10 +145,10 @@ def check_sharded(data: PyGData, *, distributed: bool) -> None:
         )
 
 
-def make_lockstep(
+def make_exchange(
     joining: Callable[[], Joining], seeds: Seeds, store: FeatureStore, plan: BatchPlan, title: str, timeout: float
-) -> Lockstep:
-    """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
+) -> Exchange:
+    """Return the exchange of a loader over a store that is spread over nodes. All ranks call it.
 
     The first loader over a store fills its cache.
     """
@@ -160,7 +160,7 @@ def make_lockstep(
         for positions in first_batches(plan, received=True):
             if visits.rows >= enough:
                 break
-            with exchanging(visits):
+            with BatchContext(current_key(), current_batch(), exchange=visits):
                 join(joining(), [seeds.sample(positions)], [])
         keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
-    return Lockstep(exchange, count_traffic)
+    return exchange

@@ -2,8 +2,16 @@
 
 from manyhop.loading import folders as folders
 from manyhop.loading.facts import graph_facts, plain, rows_fact
-from manyhop.loading.iterator import EpochIterator, Item, Progress
-from manyhop.loading.keys import BatchContext, batch_key, current_batch, current_key, draw_seed, next_key
+from manyhop.loading.iterator import Epoch, EpochIterator, Item, Progress
+from manyhop.loading.keys import (
+    BatchContext,
+    batch_key,
+    current_batch,
+    current_exchange,
+    current_key,
+    draw_seed,
+    next_key,
+)
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import (
     EngineName,
@@ -13,9 +21,8 @@ from manyhop.loading.options import (
     check_placement,
     check_rank_options,
 )
-from manyhop.loading.ranks import Ranks, count_traffic
+from manyhop.loading.ranks import Ranks
 from manyhop.loading.resume import Resumable
-from manyhop.loading.steps import Epoch
 from manyhop.loading.swap import Swap, run_as_main
 from manyhop.loading.which_gpu import own_gpu
 
@@ -36,8 +43,8 @@ __all__ = [
     "check_options",
     "check_placement",
     "check_rank_options",
-    "count_traffic",
     "current_batch",
+    "current_exchange",
     "current_key",
     "draw_seed",
     "folders",

@@ -1,4 +1,4 @@
-"""One epoch of a loader."""
+"""One epoch of a loader: its iterator, the stages of its batches on a CPU, and their seeds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
 from manyhop.errors import InputError, RankError
+from manyhop.features.cached_files import take_thread_counts
 from manyhop.features.exchange.row_exchange import ExchangeEndedError, ExchangeLostError
-from manyhop.loading.pipeline import (
-    BatchPlan,
-    EpochExchanges,
-    Groups,
-    Pipeline,
-    RankBatch,
-    RankSchedule,
-)
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.keys import BatchContext
+from manyhop.loading.lockstep import EpochExchanges
+from manyhop.loading.pipeline import BatchPlan, Groups, Pipeline, RankBatch, RankSchedule
 from manyhop.loading.pipeline.workers import Task
-from manyhop.ranks.watch import Iteration, moved
+from manyhop.ranks.watch import Iteration, activity
+from manyhop.sampling import BatchKey
+from manyhop.system.ranges import ranged
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -139,7 +139,7 @@ class EpochIterator(Pipeline[Item, Any]):
                 "Expected requests for batches before the run ends, got one after "
                 "manyhop.shutdown() or dist.destroy_process_group(). End the loop first."
             )
-        moved()
+        activity.count += 1
         if self._failed:  # the batch before, which is left out
             self._failed = False
             self._count()
@@ -220,6 +220,78 @@ def _with_warning(error: BaseException) -> RankError:
         "are wrong. Resume from a checkpoint.",
         ranks=ranks,
     )
+
+
+class Epoch(NamedTuple):
+    """An epoch of a loader."""
+
+    seed: int
+    """Seed of this rank's batches."""
+
+    number: int
+    """Epoch in the keys of batches; 0 if the seed was drawn for this epoch."""
+
+    plan: BatchPlan | None
+    """Plan of the batches; ``None``: a user's sampler cuts them."""
+
+    to_index: Callable[[Any], Any]
+    """Returns the positions of seeds of an item."""
+
+    exchanges: EpochExchanges | None
+    """The exchanges with other ranks, if any."""
+
+    def batch_context(
+        self, batch: int, rank_batch: RankBatch, first_call: int = 0, *, exchanges: bool = True
+    ) -> BatchContext:
+        """Return the context of a batch, after ``first_call`` calls of samplers.
+
+        With ``exchanges``, it may gather rows of other nodes. If it fails before, the other ranks get the error.
+        """
+        key, steps = BatchKey(self.seed, self.number, batch), self.exchanges
+        if steps is None or not exchanges:
+            return BatchContext(key, rank_batch, first_call)
+        gather, fail = partial(steps.gather, rank_batch.round), partial(steps.fail, rank_batch.round)
+        return BatchContext(key, rank_batch, first_call, gather, fail)
+
+
+def steps_on_cpu(
+    adapter: Adapter[Any, Any], epoch: Epoch
+) -> tuple[Callable[[int, Item], Any], Callable[[int, Any], Any] | None]:
+    """Return the stages of a thread, and the caller's, which hands a batch out; ``None``: not needed."""
+    assembler = adapter.assembler
+    in_thread = assembler.in_thread
+    complete = in_thread and not assembler.hands_out
+
+    @ranged("assemble")
+    def collate(batch: int, item: Item) -> Any:
+        rank_batch, index = item
+        take_thread_counts()  # of other work of this thread
+        with epoch.batch_context(batch, rank_batch):
+            value = assembler.collate(epoch.to_index(index))
+        _count_reads(rank_batch)
+        return value if complete else (rank_batch, value)
+
+    def hand_out(batch: int, made: Any) -> Any:
+        rank_batch, value = made
+        take_thread_counts()
+        with epoch.batch_context(batch, rank_batch, 1, exchanges=not in_thread) as context:
+            if not in_thread:
+                value = assembler.assemble(value)
+                context.exchange = None
+            value = assembler.hand_out(value)
+        _count_reads(rank_batch)
+        return value
+
+    return collate, None if complete else hand_out
+
+
+def _count_reads(rank_batch: RankBatch) -> None:
+    """Add the rows that this thread has read from caches of files to the contents of a batch."""
+    requested, hits = take_thread_counts()
+    if requested:
+        contents = rank_batch.contents
+        contents["other_rows"] = contents.get("other_rows", 0) + requested
+        contents["cached_rows"] = contents.get("cached_rows", 0) + hits
 
 
 def planned(

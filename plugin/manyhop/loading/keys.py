@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
+from manyhop.features import Exchanging
 from manyhop.loading.pipeline import BatchPlan, RankBatch
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -18,25 +19,39 @@ _MOST_BATCHES = 64
 
 
 class BatchContext:  # a generator would cost three times as much
-    """Context of one batch: samplers called by this thread derive their keys from it.
+    """Context of one batch: samplers called by this thread derive their keys from it, and gathers exchange rows in it.
 
     ``rank_batch`` is ``None`` if the batch is not returned to the caller; ``first_call`` is the number of earlier calls
-    for the batch; ``calls``, after the body, includes those in it.
+    for the batch; ``calls``, after the body, includes those in it. ``exchange`` gathers rows of other nodes; ``None``:
+    that of the surrounding context. ``failed`` is called with an exception of the body.
     """
 
-    __slots__ = ("_before", "_first_call", "calls", "key", "rank_batch")
+    __slots__ = ("_before", "_failed", "_first_call", "calls", "exchange", "key", "rank_batch")
 
-    def __init__(self, key: BatchKey | None, rank_batch: RankBatch | None, first_call: int = 0) -> None:
+    def __init__(
+        self,
+        key: BatchKey | None,
+        rank_batch: RankBatch | None,
+        first_call: int = 0,
+        exchange: Exchanging | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
         self.key, self.rank_batch, self._first_call = key, rank_batch, first_call
+        self.exchange, self._failed = exchange, failed
         self.calls = first_call
 
     def __enter__(self) -> BatchContext:
-        self._before, self.calls = _thread.context, self._first_call
+        before = self._before = _thread.context
+        self.calls = self._first_call
+        if self.exchange is None:
+            self.exchange = before.exchange
         _thread.context = self
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _thread.context = self._before
+        if self._failed is not None and isinstance(error, Exception):
+            self._failed(error)
 
 
 def first_batches(plan: BatchPlan, first: int = 0, *, received: bool) -> Iterator[Tensor]:
@@ -69,6 +84,11 @@ def current_batch() -> RankBatch | None:
 def current_key() -> BatchKey | None:
     """Return the key of the batch that this thread is making; ``None`` outside of batches."""
     return _thread.context.key
+
+
+def current_exchange() -> Exchanging | None:
+    """Return the gather of rows of other nodes for this thread's batch; ``None`` outside of such a batch."""
+    return _thread.context.exchange
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:

@@ -12,26 +12,34 @@ import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.features import BufferPool, Exchange
+from manyhop.features import BufferPool, Exchange, RowExchange
 from manyhop.features.huge_pages import collapse
 from manyhop.loading.figures import warm_up_caches
-from manyhop.loading.iterator import REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, given, planned
+from manyhop.loading.iterator import (
+    REPLAY,
+    REPLAY_NEXT,
+    Epoch,
+    EpochIterator,
+    Item,
+    Progress,
+    given,
+    planned,
+    steps_on_cpu,
+)
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
 from manyhop.loading.pipeline import (
     BatchPlan,
     Groups,
     ItemParts,
-    Lockstep,
     RankBatch,
     RankSchedule,
     Stats,
     WorkerPool,
     parts_of,
 )
-from manyhop.loading.ranks import Ranks, count_traffic, join_ranks
+from manyhop.loading.ranks import Ranks, join_ranks
 from manyhop.loading.resume import Resumable
-from manyhop.loading.steps import Epoch, steps_on_cpu
 from manyhop.loading.trainers import PreparedLoader, SharedSampler
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.memory.places import Place
@@ -213,20 +221,19 @@ class EpochLoader(Resumable, PreparedLoader):
     def _prepare_ranks(self) -> None:
         """Prepare iterations of the complete loader, if ranks share its batches. All of them call it."""
         if self._ranks is not None:
-            self._ranks.prepare(self._make_lockstep)
+            self._ranks.prepare(self._make_exchange)
             self.__dict__["sampler"] = SharedSampler(self._num_items, self._ranks.world)  # torch forbids to set it
 
-    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        """Return the exchanges of a loader; ``None`` if all rows are on this node. All ranks call it."""
+    def _make_exchange(self, title: str, timeout: float) -> RowExchange | None:
+        """Return the exchange of a loader; ``None`` if all rows are on this node. All ranks call it."""
         if self._gpu is None or not self._gpu.memory.exchanges:
             if not self._over_nodes():
                 return None
-            return Lockstep(Exchange(title, timeout=timeout), count_traffic)
+            return Exchange(title, timeout=timeout)
         from manyhop.loading.gpu.warm_up import make_exchange
 
         with on_gpu(self._gpu.device):
-            exchange = make_exchange(self._first_plan(), self._adapter(), self._gpu, title, timeout)
-        return Lockstep(exchange, count_traffic)
+            return make_exchange(self._first_plan(), self._adapter(), self._gpu, title, timeout)
 
     def _fill_caches(self) -> None:
         """Cache the rows of files that the first batches read, unless another loader has done so."""
@@ -279,8 +286,8 @@ class EpochLoader(Resumable, PreparedLoader):
                 stateful.load_state_dict(progress.sampler)
         exchanges, watched = None, None
         if self._ranks is not None:
-            make_lockstep = self._make_lockstep if self._exchanges() else None
-            exchanges, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
+            make_exchange = self._make_exchange if self._exchanges() else None
+            exchanges, watched = self._ranks.begin(make_exchange, progress.epoch, len(schedule))
         if self._gpu is not None:
             self._gpu.streams.begin()
         self._count_cached_rows()

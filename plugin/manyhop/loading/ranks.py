@@ -9,29 +9,22 @@ from typing import Any, TypeAlias
 
 import manyhop
 from manyhop import World
-from manyhop.features import Traffic
+from manyhop.features import RowExchange
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.keys import current_batch
-from manyhop.loading.pipeline import (
-    EpochExchanges,
-    ItemParts,
-    Lockstep,
-    RankSchedule,
-    UnevenRule,
-    WorkerThreads,
-    end_workers,
-)
+from manyhop.loading.lockstep import EpochExchanges
+from manyhop.loading.pipeline import ItemParts, RankSchedule, UnevenRule, WorkerThreads, end_workers
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
+from manyhop.ranks.world import at_shutdown
 
-MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
-"""Builds the exchanges of a loader, from its title and a timeout, on all ranks; ``None``: not needed."""
+MakeExchange: TypeAlias = Callable[[str, float], RowExchange | None]
+"""Builds the exchange of a loader, from its title and a timeout, on all ranks; ``None``: not needed."""
 
 _numbers = itertools.count(1)
 
 
 class Ranks:
-    """The ranks that share the batches of one loader. The copy of a loader gets a new watch and new exchanges.
+    """The ranks that share the batches of one loader. The copy of a loader gets a new watch and a new exchange.
 
     Args:
         title: name of the loader in errors, equal on all ranks and unique per loader.
@@ -43,52 +36,64 @@ class Ranks:
     def __init__(self, title: str, world: World, uneven: UnevenRule, timeout: float) -> None:
         self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
         self._watch: Watch | None = None
-        self._lockstep: Lockstep | None = None
+        self._exchange: RowExchange | None = None
+        self._exchanges: EpochExchanges | None = None
         self._threads = _Threads()
 
-    def prepare(self, make_lockstep: MakeLockstep) -> None:
+    def prepare(self, make_exchange: MakeExchange) -> None:
         """Prepare iterations of the complete loader. All ranks call it."""
         self._watch = Watch(self.title, timeout=self.timeout)
-        self._lockstep = make_lockstep(self.title, self.timeout)
+        self._exchange = make_exchange(self.title, self.timeout)
         self._end_with_run()
 
-    def forget_exchanges(self) -> None:
-        """Create new exchanges in the next epoch, for GPUs instead of CPUs. All ranks call it."""
-        if self._lockstep is not None:
-            self._lockstep.close()
-            self._lockstep = None
+    def forget_exchange(self) -> None:
+        """Create a new exchange in the next epoch, for GPUs instead of CPUs. All ranks call it."""
+        self._end_exchange()
+        self._exchange = self._exchanges = None
+
+    def _end_exchange(self) -> None:
+        """Notify other ranks that may wait for this one, and release the connections."""
+        if self._exchanges is not None:
+            self._exchanges.finish()
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def _end_with_run(self) -> None:
-        """Register the end of threads, before that of exchanges, memory over GPUs, and the process group."""
-        manyhop.ranks.world.at_shutdown(self._threads.end)
+        """Register the end of threads, then of the exchange, before that of memory over GPUs and the process group."""
+        if self._exchange is not None:
+            ours = weakref.WeakMethod(self._end_exchange)
+            at_shutdown(lambda: None if (end := ours()) is None else end())
+        at_shutdown(self._threads.end)
 
     def begin(
-        self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int
+        self, make_exchange: MakeExchange | None, epoch: int, rounds: int
     ) -> tuple[EpochExchanges | None, Iteration]:
         """Begin an iteration. Return its exchanges, if tensors are spread over nodes, and its watch.
 
         Args:
-            make_lockstep: builds the exchanges; ``None``: each rank has all rows.
+            make_exchange: builds the exchange; ``None``: each rank has all rows.
             epoch: number of the epoch.
             rounds: number of batches of this rank.
 
         Raises:
-            RankError: another rank has failed.
+            RankError: another rank has failed, or did not finish the previous epoch in time.
         """
         is_new = self._watch is None  # the loader is a copy
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
-        exchanges = None
-        if make_lockstep is not None:
-            if self._lockstep is None:  # the loader is a copy, or has new data
-                self._lockstep = make_lockstep(self.title, self.timeout)
+        if make_exchange is not None:
+            if self._exchange is None:  # the loader is a copy, or has new data
+                self._exchange = make_exchange(self.title, self.timeout)
                 is_new = True
-            assert self._lockstep is not None
-            exchanges = self._lockstep.begin(epoch, rounds)
+            if self._exchanges is not None:
+                self._exchanges.finish()
+            assert self._exchange is not None
+            self._exchanges = EpochExchanges(self._exchange, epoch, rounds)
         if is_new:
             self._end_with_run()
-        if exchanges is None:
+        if make_exchange is None or self._exchanges is None:
             return None, self._watch.begin(epoch)
+        exchanges = self._exchanges
         return exchanges, self._watch.begin(epoch, exchanges.close, exchanges.rows_under_way)
 
     def begun(self, iterator: EpochIterator) -> None:
@@ -119,7 +124,7 @@ class Ranks:
         control.agree(f"{self.title}: {what}", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_watch": None, "_lockstep": None}
+        return self.__dict__ | {"_watch": None, "_exchange": None, "_exchanges": None}
 
 
 class _Threads:
@@ -172,13 +177,3 @@ def join_ranks(
     if seed is None:
         seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
     return Ranks(f"{kind} {next(_numbers)}", world, uneven, timeout), seed
-
-
-def count_traffic(traffic: Traffic) -> None:
-    """Add the traffic of an exchange to the contents of the batch that this thread is making."""
-    if (rank_batch := current_batch()) is not None:
-        rank_batch.contents.update(
-            exchanged_bytes=traffic.bytes_received,
-            other_rows=traffic.rows_received + traffic.rows_cached,
-            cached_rows=traffic.rows_cached,
-        )

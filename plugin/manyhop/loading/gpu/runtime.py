@@ -18,9 +18,9 @@ from manyhop.loading.adapter import Adapter, Assembler, Columns, Placed, SeedSou
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
-from manyhop.loading.keys import current_batch
+from manyhop.loading.keys import current_batch, current_exchange
 from manyhop.loading.options import EngineName
-from manyhop.loading.pipeline import OnStream, RankBatch, Stats, Streams, current_exchange, tensors_in
+from manyhop.loading.pipeline import OnStream, RankBatch, Stats, Streams, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.memory.places import Place
 from manyhop.memory.stores.places import exchanged_on_gpus

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from manyhop.loading.adapter import Adapter, Columns
 from manyhop.loading.gpu.runtime import GPURuntime
-from manyhop.loading.iterator import Item
+from manyhop.loading.iterator import Epoch, Item
 from manyhop.loading.pipeline import Groups, OnStream, RankBatch
-from manyhop.loading.steps import Epoch
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 
@@ -245,7 +244,7 @@ class GPUStages:
         rank_batch, index = item
         epoch, assembler = self._epoch, self._assembler
         context = epoch.batch_context(batch, rank_batch, int(self._in_groups))
-        with self._streams.on_stream(), context, epoch.in_step(rank_batch):
+        with self._streams.on_stream(), context:
             if group is None:
                 value = assembler.collate(epoch.to_index(index))
             else:
@@ -265,7 +264,7 @@ class GPUStages:
         if not self._in_thread:
             rank_batch = made.value[0]
             context = self._epoch.batch_context(batch, rank_batch, 1)
-            with streams.on_stream(), context, self._epoch.in_step(rank_batch):
+            with streams.on_stream(), context:
                 out = self._assembler.assemble(streams.adopt(made)[1])
                 made = streams.hand_over(out, timed=made.timed)
         value = self._gpu.receive(made, self._tensors_of)

@@ -1,7 +1,6 @@
 """Prefetches batches for training steps: plan, schedule of ranks, threads, streams, statistics."""
 
 from manyhop.loading.pipeline.block_sizes import Counts, PadSizes, pad_sizes
-from manyhop.loading.pipeline.lockstep import EpochExchanges, Lockstep, current_exchange, exchanging
 from manyhop.loading.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
 from manyhop.loading.pipeline.pipeline import Pipeline
 from manyhop.loading.pipeline.plan import BatchPlan, permute
@@ -22,11 +21,9 @@ from manyhop.loading.pipeline.workers import Groups, WorkerPool, WorkerThreads, 
 __all__ = [
     "BatchPlan",
     "Counts",
-    "EpochExchanges",
     "Groups",
     "Interval",
     "ItemParts",
-    "Lockstep",
     "OnStream",
     "PadSizes",
     "Padded",
@@ -45,9 +42,7 @@ __all__ = [
     "WorkerThreads",
     "check_num_parts",
     "clear_rows",
-    "current_exchange",
     "end_workers",
-    "exchanging",
     "merge_traces",
     "pad_sizes",
     "parts_of",

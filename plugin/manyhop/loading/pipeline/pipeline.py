@@ -103,6 +103,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._pool = pool
         self._own_pool = pool is None
         self._in_groups = isinstance(make, Groups)
+        self._make = make
         self._groups = make if isinstance(make, Groups) else Groups(_one_by_one(make), 1)
         if pool is None and num_workers > 0:
             self._pool = WorkerPool(num_workers, worker_init, start_ahead=self._in_groups)
@@ -148,7 +149,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 )
             raise StopIteration
         try:
-            task = self._next_task()
+            task = self._next_here() if self._pool is None else self._next_of_threads()
             if self._flag.closed:  # by another thread
                 task = None
             if task is not None and self._finish is not None:
@@ -181,10 +182,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._stats.stepped(self._last_batch, start, end)
 
     @ranged("wait")
-    def _next_task(self) -> Task[Item, T] | None:
+    def _next_of_threads(self) -> Task[Item, T] | None:
         """Return the finished task of the next batch, after queueing its successor; ``None`` after the last."""
-        if self._pool is None:
-            return self._next_here()
         if self._pid != os.getpid():
             self._restart()
         if not self._tasks:
@@ -212,6 +211,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._tasks.extend(group.tasks)
             self._pool.submit(group)
 
+    @ranged("wait")
     def _next_here(self) -> Task[Item, T] | None:
         """Return the next task without threads: batches are completed on request, those of groups one batch in advance.
 
@@ -219,10 +219,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         """
         if not self._in_groups:  # the cost of groups matters for tiny batches
             task = self._take(0)
-            if task is not None:
-                if task.error is None:
-                    (task.complete,) = self._groups.begin([(task.batch, task.item)])  # type: ignore[list-item]
-                task.run(self._flag)
+            if task is not None and task.error is None:
+                try:
+                    task.value = self._make(task.batch, task.item)  # type: ignore[operator, arg-type]
+                except BaseException as error:
+                    task.error = error
+            del self  # the traceback of the error refers to this frame
             return task
         while len(self._tasks) <= 1:
             while len(self._begun) <= 1 and self._begin_here():

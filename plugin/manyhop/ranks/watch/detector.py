@@ -1,17 +1,134 @@
-"""Fault detection from the heartbeats of all ranks, without threads, clocks and stores."""
+"""Heartbeats of ranks, and fault detection from those of all ranks, without threads, clocks and stores.
+
+Heartbeats contain counters instead of times, since clocks differ.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from manyhop.errors import RankError
 from manyhop.ranks.control import rank_names
-from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus
+from manyhop.system.failure import failed_batch, text_of
 from manyhop.system.units import counted
 
+_TEXT = 600  # characters of an error
 
-@dataclass(frozen=True)
-class Fault:
+
+class End(NamedTuple):
+    """The end of an iteration over a loader before its last batch."""
+
+    iteration: int
+    """Number of the iteration, from 1."""
+
+    epoch: int
+    received: int
+    """Batches that the rank had received in it."""
+
+    kind: str
+    """``left`` (a break, or an error in the step), ``quit`` (the program ended), ``failed`` (making a batch failed),
+    ``followed`` (a different rank was at fault)."""
+
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    """For ``followed``: the ranks at fault, if known."""
+
+
+class LoopStatus(NamedTuple):
+    """State of a rank in one loader."""
+
+    iteration: int = 0
+    """The current or last iteration, from 1; 0 before the first."""
+
+    epoch: int = 0
+    received: int = 0
+    """Batches received in this iteration."""
+
+    phase: str = "out"
+    """``making`` (waits for its next batch), ``step`` (works on its last one), ``out`` (not in an iteration)."""
+
+    ends: tuple[End, ...] = ()
+    """Ends of the last iterations, for slower ranks."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the rank is in an iteration."""
+        return self.phase != "out"
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """Increases with each batch and iteration."""
+        return self.iteration, self.received if self.inside else float("inf")
+
+
+class Heartbeat(NamedTuple):
+    """The state that a rank publishes about once a second."""
+
+    tick: int = 0
+    """Increases with each heartbeat."""
+
+    moves: int = 0
+    """Increases with each action of the rank on any loader."""
+
+    waits: bool = False
+    """Whether it has been in a collective for a while."""
+
+    place: str = ""
+    """Position of its loop for a while: file, line, function."""
+
+    end: str | None = None
+    """Set when its program ends: the error, or an empty text."""
+
+    followed: tuple[int, ...] | None = None
+    """The ranks at fault for that end, if known and others."""
+
+    loops: dict[int, LoopStatus] = {}  # noqa: RUF012  # never changed
+    """State by number of the loader."""
+
+    def encode(self) -> str:
+        return json.dumps(self, separators=(",", ":"))
+
+    @staticmethod
+    def decode(text: str | bytes) -> Heartbeat:
+        *fields, followed, loops = json.loads(text)
+        decoded = {
+            int(number): LoopStatus(*loop, tuple([End(*end, tuple(ranks)) for *end, ranks in ends]))
+            for number, (*loop, ends) in loops.items()
+        }
+        return Heartbeat(*fields, None if followed is None else tuple(followed), decoded)
+
+
+def described(error: BaseException) -> str:
+    """Return an error and its batch as text, for other ranks."""
+    text, failed = text_of(error), failed_batch(error)
+    if failed is not None:
+        text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
+    return text if len(text) <= _TEXT else text[:_TEXT] + " ..."
+
+
+def reason(error: BaseException, own: str) -> tuple[str, str, tuple[int, ...]]:
+    """Return kind, text and ranks of the ``End`` by an error; ``own``: the kind if this rank is at fault."""
+    if isinstance(error, RankError):
+        return "followed", str(error), error.ranks
+    return "followed" if is_of_communication(error) else own, described(error), ()
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """Return whether an error only means that a peer did not answer: then a different rank is at fault."""
+    cause: BaseException | None = error
+    known: set[int] = set()
+    while cause is not None and id(cause) not in known:  # causes may form a cycle
+        text = text_of(cause).lower()
+        if isinstance(cause, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
+            return True
+        known.add(id(cause))
+        cause = cause.__cause__
+    return False
+
+
+class Fault(NamedTuple):
     """The reason for which ranks cannot continue together."""
 
     kind: str
@@ -59,8 +176,17 @@ class FaultDetector:
         self._idle = [0.0 if m else idle + seconds for m, idle in zip(moved, self._idle, strict=True)]
         self.heartbeats = list(heartbeats)
 
-    def _in_loader(self, number: int) -> list[tuple[int, Heartbeat]]:
-        return [(rank, beat) for rank, beat in enumerate(self.heartbeats) if beat is not None and number in beat.loops]
+    def _ends(self, number: int, iteration: int) -> list[tuple[int, End]]:
+        """Return the ends of an iteration on other ranks."""
+        return [(r, end) for r, _, loop in self._others(number) for end in loop.ends if end.iteration == iteration]
+
+    def _others(self, number: int) -> list[tuple[int, Heartbeat, LoopStatus]]:
+        """Return the other ranks that have reported a loader."""
+        return [
+            (rank, beat, beat.loops[number])
+            for rank, beat in enumerate(self.heartbeats)
+            if rank != self.rank and beat is not None and number in beat.loops
+        ]
 
     def fault(
         self,
@@ -84,66 +210,48 @@ class FaultDetector:
                 timeout.
             inside: whether this rank is in its loop. Otherwise only ranks in their loops can be at fault.
         """
-        others = [(rank, beat) for rank, beat in self._in_loader(number) if rank != self.rank]
-        inside_too = [(rank, beat) for rank, beat in others if inside or beat.loops[number].inside]
-        ends = [
-            (rank, end)
-            for rank, beat in others
-            for end in beat.loops[number].ends
-            if end.iteration == iteration and inside
-        ]
-        limit = silence if suspicion is None else suspicion
-        gone = [rank for rank, beat in inside_too if self.silent[rank] > limit]
-        if inside:  # also ranks that have never reported this loader
-            gone = [rank for rank, seconds in enumerate(self.silent) if seconds > limit and rank != self.rank]
+        others, limit = self._others(number), silence if suspicion is None else suspicion
+        in_loop = [rank for rank, _, loop in others if loop.inside]
         idle = [
             rank
-            for rank, beat in others
+            for rank, beat, loop in others
             if suspicion is not None
             and self._idle[rank] > suspicion
             and not beat.waits
-            and beat.loops[number].inside
-            and beat.loops[number].progress <= (iteration, received)
+            and loop.inside
+            and loop.progress <= (iteration, received)
         ]
-        between = [
-            (rank, beat) for rank, beat in others if beat.end is not None and beat.loops[number].iteration < iteration
-        ]
-        quit_between = [(rank, beat) for rank, beat in between if beat.followed is None]
-        followed = [
-            (rank, End(iteration, 0, 0, "followed", beat.end or "", beat.followed))
-            for rank, beat in between
-            if beat.followed is not None and inside
-        ]
+        ends: list[tuple[int, End]] = []
+        quit_between: list[tuple[int, Heartbeat]] = []
+        if inside:
+            in_loop = [rank for rank in range(len(self.silent)) if rank != self.rank]  # even if they never reported it
+            ends = self._ends(number, iteration)
+            for rank, beat, loop in others:
+                if beat.end is None or loop.iteration >= iteration:
+                    continue
+                if beat.followed is None:
+                    quit_between.append((rank, beat))
+                else:
+                    ends.append((rank, End(iteration, 0, 0, "followed", beat.end, beat.followed)))
         return (
-            self._ended("failed", ends)
-            or self._silent(number, gone)
-            or self._ended("quit", ends)
-            or (self._quit_between(number, quit_between) if inside else None)
-            or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
+            self._ended(ends, "failed")
+            or self._silent(number, [rank for rank in in_loop if self.silent[rank] > limit])
+            or self._ended(ends, "quit")
+            or self._quit_between(number, quit_between)
+            or self._ended([(rank, end) for rank, end in ends if end.received <= received], "left")
             or self._idling(number, idle, limit)
-            or self._followed(ends + followed)
+            or self._followed(ends)
             or self._store_lost(silence)
         )
 
     def ended_early(self, number: int, iteration: int, received: int) -> Fault | None:
         """Return the fault of ranks that left an iteration early, if this rank has received all of its batches."""
-        early = [
-            (rank, end)
-            for rank, beat in self._in_loader(number)
-            for end in beat.loops[number].ends
-            if rank != self.rank and end.iteration == iteration and end.received < received
-        ]
-        return self._ended("failed", early) or self._ended("quit", early) or self._ended("left", early)
+        early = [(rank, end) for rank, end in self._ends(number, iteration) if end.received < received]
+        return self._ended(early, "failed", "quit", "left")
 
     def failed(self, number: int, iteration: int) -> Fault | None:
         """Return the fault of ranks that had their own error in an iteration."""
-        ends = [
-            (rank, end)
-            for rank, beat in self._in_loader(number)
-            for end in beat.loops[number].ends
-            if rank != self.rank and end.iteration == iteration and end.text
-        ]
-        return self._ended("failed", ends) or self._ended("quit", ends)
+        return self._ended([(rank, end) for rank, end in self._ends(number, iteration) if end.text], "failed", "quit")
 
     def all_ended(self) -> bool:
         """Return whether the programs of all other ranks have ended."""
@@ -152,9 +260,9 @@ class FaultDetector:
             for rank, beat in enumerate(self.heartbeats)
         )
 
-    def _ended(self, kind: str, ends: Sequence[tuple[int, End]]) -> Fault | None:
-        chosen = [(rank, end) for rank, end in ends if end.kind == kind]
-        if not chosen:
+    def _ended(self, ends: Sequence[tuple[int, End]], *kinds: str) -> Fault | None:
+        chosen = next((found for kind in kinds if (found := [one for one in ends if one[1].kind == kind])), None)
+        if chosen is None:
             return None
         rank, end = min(chosen, key=lambda one: one[1].received)  # others may have left because of this one
         ranks = tuple(rank for rank, _ in chosen)
@@ -166,7 +274,7 @@ class FaultDetector:
             "left": f"rank {rank} left its loop {after}, while others ask for more. If its step failed, its own output "
             "has the error; a break has to come after the same batch on all ranks.",
         }
-        return Fault(kind, ranks, texts[kind] + others)
+        return Fault(end.kind, ranks, texts[end.kind] + others)
 
     def _quit_between(self, number: int, chosen: Sequence[tuple[int, Heartbeat]]) -> Fault | None:
         if not chosen:

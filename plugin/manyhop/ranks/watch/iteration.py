@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from manyhop.errors import InputError, RankError
 from manyhop.ranks import world
-from manyhop.ranks.watch import monitor as monitors
-from manyhop.ranks.watch.heartbeat import reason
-from manyhop.ranks.watch.monitor import Loop, Monitor
+from manyhop.ranks.watch.detector import LoopStatus, reason
+from manyhop.ranks.watch.monitor import Loop, Monitor, activity, of_run
 
 
 def _do_nothing() -> None:
@@ -39,7 +38,7 @@ class Watch:
         self._monitor: Monitor | None = None
         self._loop = Loop(0, name, timeout)
         if not world.init().is_alone:
-            self._monitor = monitors.of_run()
+            self._monitor = of_run()
             self._loop = self._monitor.add(name, timeout)
             weakref.finalize(self, self._loop.drop).atexit = False
 
@@ -66,11 +65,11 @@ class Watch:
                 f"{loop.name}: expected no epoch after manyhop.shutdown() or dist.destroy_process_group(), which ended "
                 "the ranks' records of each other. Create a new loader."
             )
-        if loop.at[3] != "out":
+        if loop.status.inside:
             loop.leave("left")
         loop.thread = threading.get_ident()
         loop.rows_under_way = weakref.WeakMethod(rows_under_way) if rows_under_way is not None else lambda: None
-        loop.at = (loop.at[0] + 1, epoch, 0, "making")
+        loop.status = LoopStatus(loop.status.iteration + 1, epoch, 0, "making", loop.status.ends)
         iteration = Iteration(self, loop, monitor)
         iteration.check(leave)
         return iteration
@@ -83,7 +82,7 @@ class Iteration:
 
     def __init__(self, watch: Watch, loop: Loop, monitor: Monitor | None) -> None:
         self._watch = watch  # an iterator may outlive its loader
-        self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
+        self._loop, self._monitor, self._number = loop, monitor, loop.status.iteration
 
     def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
         """Record that the caller requests a batch, which exists.
@@ -95,30 +94,30 @@ class Iteration:
             RankError: naming the rank at fault.
         """
         loop = self._loop
-        number, epoch, received, phase = loop.at
+        number, epoch, received, phase, ends = loop.status
         if number == self._number and phase != "out":
-            loop.at = (number, epoch, received, "making")
-            monitors.moved()
+            loop.status = LoopStatus(number, epoch, received, "making", ends)
+            activity.count += 1
             if loop.trouble:
                 self.check(leave)
 
     def received(self) -> None:
         """Record that the caller has received its batch and begins its step."""
         loop = self._loop
-        number, epoch, received, phase = loop.at
+        number, epoch, received, phase, ends = loop.status
         if number == self._number and phase == "making":
-            loop.at = (number, epoch, received + 1, "step")
+            loop.status = LoopStatus(number, epoch, received + 1, "step", ends)
             loop.thread = threading.get_ident()
-            monitors.moved()
+            activity.count += 1
 
     def ended(self) -> None:
         """Record that the epoch has no more batches."""
         loop = self._loop
-        number, epoch, received, phase = loop.at
+        number, epoch, received, phase, ends = loop.status
         if number == self._number and phase != "out":
-            loop.at = (number, epoch, received, "out")
+            loop.status = LoopStatus(number, epoch, received, "out", ends)
             loop.done = (number, received)
-            monitors.moved()
+            activity.count += 1
 
     def left(self) -> None:
         """Record that the iterator was dropped or closed. A finaliser may call it, in any thread."""
@@ -131,7 +130,7 @@ class Iteration:
 
     def reason(self) -> RankError | None:
         """Return the error of a rank that has left, if it is reported within some seconds."""
-        if self._monitor is None or self._loop.at[0] != self._number:
+        if self._monitor is None or self._loop.status.iteration != self._number:
             return None
         fault = self._monitor.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
@@ -146,11 +145,12 @@ class Iteration:
             error: error of the collective.
             late: whether ranks may only be late.
         """
-        if self._monitor is None or self._loop.at[0] != self._number:
+        if self._monitor is None or self._loop.status.iteration != self._number:
             return None
-        fault = self._monitor.fault_now(self._loop, suspicious=True)
+        received = self._loop.status.received
+        fault = self._monitor.fault(self._loop, received, self._monitor.suspicion)
         if len(error.ranks) != 1 and (fault is None or fault.has_deeper_reason):
-            fault = self._monitor.deeper_fault(self._loop, self._loop.at[2])
+            fault = self._monitor.deeper_fault(self._loop, received)
         if fault is not None and fault.ranks and fault.kind != "idle":
             return RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
         if not error.ranks:
@@ -167,18 +167,19 @@ class Iteration:
         If a rank has only left, waits some seconds for its reason, after ``leave``: ranks in an exchange would
         otherwise report this one as late.
         """
-        if self._monitor is None or self._loop.at[0] != self._number:
+        if self._monitor is None or self._loop.status.iteration != self._number:
             return
-        fault = self._monitor.fault_now(self._loop)
+        received = self._loop.status.received
+        fault = self._monitor.fault(self._loop, received)
         if fault is not None:
             leave()
             if fault.has_deeper_reason:
-                fault = self._monitor.deeper_fault(self._loop, self._loop.at[2]) or fault
+                fault = self._monitor.deeper_fault(self._loop, received) or fault
             self._end("followed", fault.text, fault.ranks)
             raise RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
     def _end(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
-        if self._loop.at[0] == self._number and self._loop.at[3] != "out":
+        if self._loop.status.iteration == self._number and self._loop.status.inside:
             self._loop.leave(kind, text, ranks)
             if self._monitor is not None:
                 self._monitor.wake()

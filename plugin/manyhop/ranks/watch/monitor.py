@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import FrameType
 
 from manyhop.ranks import control, world
-from manyhop.ranks.watch.detector import Fault, FaultDetector
-from manyhop.ranks.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication, reason
-from manyhop.ranks.watch.waiting import Collectives, place_of
+from manyhop.ranks.watch.detector import (
+    End,
+    Fault,
+    FaultDetector,
+    Heartbeat,
+    LoopStatus,
+    described,
+    is_of_communication,
+    reason,
+)
 
 _RANKS_PER_SECOND = 100  # heartbeats that a rank reads per second
+_KEPT_ENDS = 4  # ends of former iterations in a heartbeat, for slower ranks
 _KEPT_LOOPS = 8  # dropped loaders that are still reported, for slower ranks
 _JOIN = 2.0  # seconds for a thread that is in the store
 _GRACE = 5.0  # seconds in which a broken connection may raise an error before the process is ended
 _SILENCE = 60.0  # seconds without a heartbeat after which a rank is lost, by default
 _MISSED = 6  # consecutive heartbeats; if many processes share a core, a living rank may miss three
+_PATIENCE = 0.5  # seconds; torch needs up to 0.1 to notice the end of a collective
+# Modules in which a thread waits in a collective: torch.distributed, DDP, and the backward pass, at whose end DDP waits
+# for the gradients of other ranks.
+_WAITING = ("torch.distributed", "torch.nn.parallel.distributed", "torch.autograd.graph")
+_NOT_THE_USERS = ("torch", "threading")
 
-_moves = 0
+
+class _Activity:
+    """Counts the actions of this process on any loader, watched or not: it is not idle."""
+
+    count = 0
+
+
+activity = _Activity()
 
 
 def silence_of(timeout: float) -> float:
@@ -35,20 +57,12 @@ def silence_of(timeout: float) -> float:
     return max(min(timeout, _SILENCE), timeout / 10)
 
 
-def moved() -> None:
-    """Record that this process is not idle: it uses a loader, watched or not."""
-    global _moves
-    _moves += 1
-
-
 class Loop:
     """Position of this rank in one loader. The loop's thread or a finaliser writes it without locks."""
 
     def __init__(self, number: int, name: str, timeout: float) -> None:
         self.number, self.name, self.silence, self.timeout = number, name, silence_of(timeout), timeout
-        self.at: tuple[int, int, int, str] = (0, 0, 0, "out")
-        """Iteration, epoch, batches received, phase."""
-        self.ends: tuple[End, ...] = ()
+        self.status = LoopStatus()
         self.done = (0, 0)
         """The last complete iteration, and its batches."""
         self.trouble = False
@@ -59,16 +73,19 @@ class Loop:
         """A weak reference to the method that returns whether rows of a returned batch are still being received."""
 
     def leave(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
-        iteration, epoch, received, _ = self.at
-        self.ends = (*self.ends[1 - KEPT_ENDS :], End(iteration, epoch, received, kind, text, ranks))
-        self.at = (iteration, epoch, received, "out")
-        moved()
+        iteration, epoch, received, _, ends = self.status
+        end = End(iteration, epoch, received, kind, text, ranks)
+        self.status = LoopStatus(iteration, epoch, received, "out", (*ends[1 - _KEPT_ENDS :], end))
+        activity.count += 1
 
     def drop(self) -> None:
         self.dropped = True
 
-    def status(self) -> LoopStatus:
-        return LoopStatus(*self.at, self.ends)
+    @property
+    def last_end(self) -> End | None:
+        """The end of the last iteration, if it ended before its last batch."""
+        iteration, *_, ends = self.status
+        return ends[-1] if ends and ends[-1].iteration == iteration else None
 
 
 class Monitor:
@@ -123,15 +140,11 @@ class Monitor:
         """Publish the next heartbeat at once. May be called from finalisers."""
         self._mail.put(None)
 
-    def fault_now(self, loop: Loop, *, suspicious: bool = False) -> Fault | None:
-        """Return the known fault for which a loop cannot get its next batch; ``suspicious``: something is wrong."""
-        return self._fault(loop, loop.at[2], self._suspicion if suspicious else None)
-
     def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
         """Return the fault that may have caused others: a failed or silent rank. Waits for it for some seconds."""
-        end = time.monotonic() + self._suspicion + 2.5 * self._interval
+        end = time.monotonic() + self.suspicion + 2.5 * self._interval
         while True:
-            fault = self._fault(loop, received, self._suspicion)
+            fault = self.fault(loop, received, self.suspicion)
             if (fault is not None and not fault.has_deeper_reason) or time.monotonic() > end or self._detector.lost:
                 return fault
             time.sleep(self._interval / 4)
@@ -142,16 +155,17 @@ class Monitor:
             return self._detector.known(loop.number, rank)
 
     @property
-    def _suspicion(self) -> float:
+    def suspicion(self) -> float:
         """Seconds without a heartbeat after which a rank is suspected, if something is known to be wrong."""
         return max(1.0, _MISSED * self._interval)
 
     def _silence(self, loop: Loop) -> float:
         """Return the seconds without a heartbeat after which a rank is lost for a loop."""
-        return max(loop.silence, self._suspicion)
+        return max(loop.silence, self.suspicion)
 
-    def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
-        iteration, _, _, phase = loop.at
+    def fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
+        """Return the known fault for which a loop cannot get its next batch; ``suspicion``: something is wrong."""
+        iteration, *_, phase, _ = loop.status
         inside = phase != "out" or self._over.is_set()  # the program's end may have cut off an iteration
         with self._lock:
             fault = None
@@ -199,11 +213,11 @@ class Monitor:
         with self._lock:
             self._detector.update(heartbeats, seconds)
         for loop in self._loops.values():
-            loop.trouble = self._fault(loop, float("inf")) is not None
+            loop.trouble = self.fault(loop, float("inf")) is not None
 
     def _heartbeat(self) -> Heartbeat:
-        loops = {number: loop.status() for number, loop in self._loops.items()}
-        return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, self._followed, loops)
+        loops = {number: loop.status for number, loop in self._loops.items()}
+        return Heartbeat(self._tick, activity.count, self._waits, self._place, self._ending, self._followed, loops)
 
     def _kept(self) -> dict[int, Loop]:
         dropped = [number for number, loop in self._loops.items() if loop.dropped]
@@ -212,7 +226,7 @@ class Monitor:
     # The watchdog
 
     def _guard(self) -> None:
-        last, moves, idle = time.monotonic(), _moves, 0.0
+        last, moves, idle = time.monotonic(), activity.count, 0.0
         while not self._over.wait(self._interval):
             now = time.monotonic()
             seconds = min(now - last, 2 * self._interval)
@@ -220,9 +234,9 @@ class Monitor:
             with self._lock:
                 self._detector.store_silence += seconds
                 store_silent = self._detector.store_silence
-            idle = idle + seconds if moves == _moves else 0.0
-            moves = _moves
-            latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
+            idle = idle + seconds if moves == activity.count else 0.0
+            moves = activity.count
+            latest = max(self._loops.values(), key=lambda loop: (loop.status.inside, loop.number))
             self._place, self._waits = "", False
             if idle > self._interval:
                 self._place, self._waits = place_of(latest.thread, self._collectives.stuck())
@@ -240,13 +254,13 @@ class Monitor:
 
         With ``suspicion``, its GPU waits for rows, and ranks that were idle for that many seconds are lost.
         """
-        phase = loop.at[3]
+        *_, received, phase, _ = loop.status
         needs_batch = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
         # Unless it waits or requests a batch, this rank may be about to leave after the same batch as a rank that left.
-        received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
-        fault = self._fault(loop, received, suspicion)
+        least = float("inf") if phase == "out" else received - (not needs_batch)
+        fault = self.fault(loop, least, suspicion)
         if fault is None:
             return
         if phase != "out":
@@ -270,10 +284,15 @@ class Monitor:
         if os.getpid() != self._pid or self._ending is not None:
             return
         error = _last_error()
-        inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
-        for loop in self._loops.values():
-            _note_reason(loop, error, loop in inside)
         kind, text, ranks = ("quit", "", ()) if error is None else reason(error, "quit")
+        inside = [loop for loop in self._loops.values() if loop.status.inside]
+        for loop in self._loops.values():
+            last = loop.last_end
+            if loop in inside:
+                loop.leave(kind, text, ranks)
+            elif error is not None and last is not None and last.kind == "left":  # dropped just now, by the error
+                ends = (*loop.status.ends[:-1], last._replace(kind=kind, text=text, ranks=ranks))
+                loop.status = loop.status._replace(ends=ends)
         self._followed = ranks if kind == "followed" else None
         self._ending = text or ("in the middle of its loop" if inside else "")
         self.wake()
@@ -299,16 +318,16 @@ class Monitor:
     def _name_failed(self) -> None:
         """Print the rank that failed, by its last heartbeat, as this rank may have caught the error that followed."""
         for loop in self._loops.values():
-            fault = self._detector.failed(loop.number, loop.at[0])
-            last = [end.kind for end in loop.ends[-1:] if end.iteration == loop.at[0]]
-            if fault is not None and last in (["left"], ["quit"]):
+            fault, last = self._detector.failed(loop.number, loop.status.iteration), loop.last_end
+            if fault is not None and last is not None and last.kind in ("left", "quit"):
                 text = f"manyhop ERROR: rank {self.rank} did not finish its loop. {loop.name}: {fault.text}"
                 print(text, file=sys.stderr, flush=True)
 
     def _explain(self, error: BaseException) -> None:
         """Print the rank that may have caused the error of a collective, which names an address at best."""
         for loop in self._loops.values():
-            if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
+            last = loop.last_end
+            if last is not None and last.text == described(error):
                 fault = self.deeper_fault(loop, float("inf"))
                 if fault is not None and fault.ranks not in ((), (self.rank,)):
                     text = f"a collective failed on rank {self.rank}. The cause is probably this: {fault.text}"
@@ -323,15 +342,6 @@ class Monitor:
 
 def _last_error() -> BaseException | None:
     return getattr(sys, "last_exc", getattr(sys, "last_value", None))
-
-
-def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
-    """Record the reason in an iteration that the program's end has cut off, or that was just dropped."""
-    kind, text, ranks = ("quit", "", ()) if error is None else reason(error, "quit")
-    if inside:
-        loop.leave(kind, text, ranks)
-    elif error is not None and loop.ends and loop.ends[-1].kind == "left" and loop.ends[-1].iteration == loop.at[0]:
-        loop.ends = (*loop.ends[:-1], replace(loop.ends[-1], kind=kind, text=text, ranks=ranks))
 
 
 def _end_process(message: str) -> None:
@@ -366,3 +376,53 @@ def announce_end() -> None:
     """Publish that the run of this rank ends, and why, if there is a watch."""
     if _monitor is not None:
         _monitor.announce()
+
+
+def place_of(thread: int, gpu_waits: bool) -> tuple[str, bool]:
+    """Return ``file:line in function`` of a thread's innermost frame of the user, and whether it waits for other ranks.
+
+    ``gpu_waits``: whether a collective on the GPU waits.
+    """
+    frame: FrameType | None = sys._current_frames().get(thread)
+    waits = gpu_waits
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        waits = waits or module.startswith(_WAITING)
+        package = module.split(".")[0]
+        if package not in _NOT_THE_USERS and not package.startswith("manyhop"):  # the engine or an adapter
+            code = frame.f_code
+            call = " (in a collective)" if waits else ""
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}{call}", waits
+        frame = frame.f_back
+    return "", waits
+
+
+class Collectives:
+    """The collectives of NCCL in all process groups of this process."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], float] = {}
+
+    def stuck(self) -> bool:
+        """Return whether a collective that an earlier call, half a second ago or more, has seen is still unfinished."""
+        now, before = time.monotonic(), self._since
+        self._since = {waiting: before.get(waiting, now) for waiting in _unfinished().items()}
+        return any(now - since >= _PATIENCE for since in self._since.values())
+
+
+def _unfinished() -> dict[str, int]:
+    """Return the groups with unfinished collectives, and the number of the last finished one of each.
+
+    torch's flight recorder counts them, unless TORCH_FR_BUFFER_SIZE is 0. Reading more than counts would not be safe.
+    """
+    import torch._C._distributed_c10d as c10d
+
+    dump = getattr(c10d, "_dump_nccl_trace_json", None)  # missing if torch has no NCCL
+    found: dict[str, int] = {}
+    if dump is not None:
+        with contextlib.suppress(RuntimeError, ValueError, KeyError):  # an unreadable record proves nothing
+            for group, counts in json.loads(dump(includeCollectives=False)).get("pg_status", {}).items():
+                ended = int(counts["last_completed_collective"])
+                if int(counts["last_enqueued_collective"]) > ended:
+                    found[group] = ended
+    return found

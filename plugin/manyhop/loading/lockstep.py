@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Condition
 
 from torch import Tensor
 
 from manyhop.errors import InputError, ManyhopError, RankError
-from manyhop.features import BufferPool, Exchanging, RowExchange, RowRequest, Traffic
-from manyhop.ranks import world
+from manyhop.features import BufferPool, RowExchange, RowRequest, Traffic
+from manyhop.loading.keys import current_batch
 from manyhop.system.failure import text_of
 from manyhop.system.ranges import ranged
 
@@ -36,7 +34,7 @@ class OrderedSection:
 
     def __init__(self, count: int, left: Callable[[int], None]) -> None:
         # Its lock is reentrant: a finaliser may close the section at any point of this code.
-        self._condition = Condition()
+        self._condition = threading.Condition()
         self._count, self._left = count, left
         self._next = 0
         self._busy = self._ended = False
@@ -50,7 +48,7 @@ class OrderedSection:
             InputError: the step is done.
         """
         with self._condition:
-            self._condition.wait_for(lambda: self._ended or (self._next >= number and not self._busy))
+            self._condition.wait_for(lambda: self._ended or self._next >= number + self._busy)
             if self._ended:
                 raise SectionEndedError(
                     f"Expected step {number} of an epoch, but its exchanges ended at step {self._next}."
@@ -101,44 +99,18 @@ class OrderedSection:
             self._condition.notify_all()
 
 
-class Lockstep:
-    """The exchanges of one loader. All ranks create it, and begin the same epochs.
+class EpochExchanges:
+    """The exchanges of one epoch of a loader. All ranks begin the same epochs.
 
     Args:
         exchange: exchange of this loader alone.
-        moved: called with the traffic of each exchange.
+        epoch: number of the epoch.
+        count: number of batches.
     """
 
-    def __init__(self, exchange: RowExchange, moved: Callable[[Traffic], None]) -> None:
-        self._exchange, self._moved = exchange, moved
-        self._of_epoch: EpochExchanges | None = None
-        ours = weakref.ref(self)
-        world.at_shutdown(lambda: _close(ours()))
-
-    def begin(self, epoch: int, count: int) -> EpochExchanges:
-        """Begin an epoch of ``count`` batches, and leave the previous one if it is not done.
-
-        Raises:
-            RankError: other ranks did not finish the previous epoch in time.
-        """
-        if self._of_epoch is not None:
-            self._of_epoch.finish()
-        self._exchange.begin()
-        self._of_epoch = EpochExchanges(self._exchange, self._moved, epoch, count)
-        return self._of_epoch
-
-    def close(self) -> None:
-        """End the run: notify other ranks that may wait for this one, and release the connections."""
-        if self._of_epoch is not None:
-            self._of_epoch.finish()
-        self._exchange.leave()
-
-
-class EpochExchanges:
-    """The exchanges of one epoch."""
-
-    def __init__(self, exchange: RowExchange, moved: Callable[[Traffic], None], epoch: int, count: int) -> None:
-        self._exchange, self._moved, self._epoch = exchange, moved, epoch
+    def __init__(self, exchange: RowExchange, epoch: int, count: int) -> None:
+        exchange.begin()
+        self._exchange, self._epoch = exchange, epoch
         self._section, self._count = OrderedSection(count, self._leave), count
         self._closed = False
         exchange.released_later = True
@@ -156,22 +128,6 @@ class EpochExchanges:
     def rows_under_way(self) -> bool:
         """Return whether rows of a returned batch are still being received."""
         return self._exchange.rows_under_way()
-
-    @contextmanager
-    def batch(self, number: int) -> Iterator[None]:
-        """Run a context that makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.
-
-        If it fails before the exchange, the other ranks get the error in theirs.
-        """
-        before = _current.exchange
-        _current.exchange = lambda requests, pool: self._gather(number, requests, pool)
-        try:
-            yield
-        except Exception as error:
-            self._fail(number, error)
-            raise
-        finally:
-            _current.exchange = before
 
     def close(self) -> None:
         """Leave the rest of the epoch. A finaliser may call it, in any thread; more calls do nothing.
@@ -196,7 +152,8 @@ class EpochExchanges:
             self._exchange.rest()
 
     @ranged("exchange")
-    def _gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+    def gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather the rows for batch ``number`` of this rank, from 0."""
         with self._section.enter(number):
             rows = None
             try:
@@ -204,42 +161,23 @@ class EpochExchanges:
             finally:
                 if rows is None or number == self._count - 1:
                     self._exchange.rest()
-            self._moved(self._exchange.traffic)
+            _count(self._exchange.traffic)
             self._exchange.traffic = Traffic()
         return rows
 
-    def _fail(self, number: int, error: Exception) -> None:
-        try:
-            with self._section.enter(number):
-                self._exchange.end((self._epoch, number), text_of(error))
-                self._exchange.rest()
-                raise SectionEndedError
-        except Exception:  # it has been sent already, or no rank can receive it
-            return
+    def fail(self, number: int, error: Exception) -> None:
+        """Let the other ranks raise an error in their exchange for batch ``number``, unless it is done."""
+        with contextlib.suppress(Exception), self._section.enter(number):  # if no rank can receive it
+            self._exchange.end((self._epoch, number), text_of(error))
+            self._exchange.rest()
+            raise SectionEndedError
 
 
-class _Current(threading.local):
-    exchange: Exchanging | None = None
-
-
-_current = _Current()
-
-
-def current_exchange() -> Exchanging | None:
-    """Return the gather of rows of other nodes for this thread's batch; ``None`` outside of such a batch."""
-    return _current.exchange
-
-
-@contextmanager
-def exchanging(exchange: Exchanging) -> Iterator[None]:
-    """Run a context in which this thread requests rows of other nodes from ``exchange``."""
-    before, _current.exchange = _current.exchange, exchange
-    try:
-        yield
-    finally:
-        _current.exchange = before
-
-
-def _close(lockstep: Lockstep | None) -> None:
-    if lockstep is not None:
-        lockstep.close()
+def _count(traffic: Traffic) -> None:
+    """Add the traffic of an exchange to the contents of the batch that this thread is making."""
+    if (rank_batch := current_batch()) is not None:
+        rank_batch.contents.update(
+            exchanged_bytes=traffic.bytes_received,
+            other_rows=traffic.rows_received + traffic.rows_cached,
+            cached_rows=traffic.rows_cached,
+        )
