@@ -11,7 +11,7 @@ from manyhop.errors import RankError
 from manyhop.ranks import control, world
 from manyhop.ranks.control import FactExchange, absent
 from manyhop.ranks.watch import monitor
-from manyhop.ranks.watch.heartbeat import Heartbeat
+from manyhop.ranks.watch.detector import Heartbeat
 
 
 def exchange_among(num_ranks, facts_of, missing=(), timeout=60.0):

@@ -94,10 +94,10 @@ class Heartbeat(NamedTuple):
     def decode(text: str | bytes) -> Heartbeat:
         *fields, followed, loops = json.loads(text)
         decoded = {
-            int(number): LoopStatus(*loop, tuple([End(*end, tuple(ranks)) for *end, ranks in ends]))
+            int(number): LoopStatus._make([*loop, tuple(End._make([*end, tuple(ranks)]) for *end, ranks in ends)])
             for number, (*loop, ends) in loops.items()
         }
-        return Heartbeat(*fields, None if followed is None else tuple(followed), decoded)
+        return Heartbeat._make([*fields, None if followed is None else tuple(followed), decoded])
 
 
 def described(error: BaseException) -> str:
