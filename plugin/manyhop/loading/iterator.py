@@ -295,18 +295,18 @@ def _count_reads(rank_batch: RankBatch) -> None:
 
 
 def planned(
-    plan: BatchPlan, epoch: int, schedule: RankSchedule
+    plan: BatchPlan, epoch: int, schedule: RankSchedule, *, by_number: bool
 ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
     """Return the items of a plan's epoch, and a function from item to positions ``[batch_size] int64``.
 
     Small batches are looked up many at a time: a permutation costs about the same for a few positions as for thousands.
+    Items of large batches, or ``by_number``, are numbers of batches.
     """
     many = _BLOCK // plan.batch_size
-    if many < 2:
-        return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
-            plan.indices(epoch, batch)
-        )
-    return _blocks(plan, epoch, schedule, many), lambda positions: positions
+    if not by_number and many >= 2:
+        return _blocks(plan, epoch, schedule, many), lambda positions: positions
+    items = ((rank_batch, rank_batch.batch) for rank_batch in schedule)
+    return items, lambda batch: torch.from_numpy(plan.indices(epoch, batch))
 
 
 def _blocks(plan: BatchPlan, epoch: int, schedule: RankSchedule, many: int) -> Iterator[Item]:

@@ -96,14 +96,8 @@ class EpochLoader(Resumable, PreparedLoader):
         self._ranks: Ranks | None = None
         if self.distributed:
             assert self.rank_timeout is not None
-            self._ranks, self.seed = join_ranks(
-                type(self).__name__,
-                self._facts,
-                seed,
-                self._draw_seed,
-                uneven=self.uneven,
-                timeout=self.rank_timeout,
-            )
+            options = {"uneven": self.uneven, "timeout": self.rank_timeout}
+            self._ranks, self.seed = join_ranks(type(self).__name__, self._facts, seed, self._draw_seed, **options)
             self._schedule(0)  # raises if the batches are uneven and must not be
         self._next_epoch = 0
         self._progress = Progress()
@@ -168,34 +162,11 @@ class EpochLoader(Resumable, PreparedLoader):
         stages, needs_none = GPUStages(adapter, epoch, gpu), gpu.needs_no_threads(adapter.assembler, self.timeout)
         return stages.groups(), stages.hand_out, self._threads(0 if needs_none else self._num_threads())
 
-    def _planned(
-        self, plan: BatchPlan, epoch: int, schedule: RankSchedule
-    ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
-        """Return the items of a plan's epoch, and a function from item to positions of seeds ``[batch_size] int64``."""
-        if self._gpu is not None and self._gpu.lookup is not None:  # items are their numbers
-            return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
-                plan.indices(epoch, batch)
-            )
-        return planned(plan, epoch, schedule)
-
     def _start_gpu(self, device: torch.device, placement: Place | None) -> None:
         """Make batches on a GPU from now on. All ranks that share them call it."""
         from manyhop.loading.gpu.runtime import GPURuntime
 
-        self._gpu = GPURuntime(
-            type(self).__name__,
-            self._adapter(),
-            device,
-            placement,
-            stats=self._stats,
-            pool=self._buffers,
-            batch_size=self.batch_size,
-            by_part=self._parts is not None,
-            distributed=self.distributed,
-            rank_timeout=self.rank_timeout,
-            engine=self.engine,
-            can_distribute=self.engine is not None or (not self.timeout and self._can_distribute()),
-        )
+        self._gpu = GPURuntime(self, device, placement)
 
     def _warm_up_gpu(self) -> None:
         """Do the work that the first batch on the GPU would wait for."""
@@ -274,7 +245,8 @@ class EpochLoader(Resumable, PreparedLoader):
         seed, number = self._key_of_epoch(progress, replays=not self._own_order and stateful is None)
         if self._own_order:
             schedule, plan = self._schedule(progress.batch), self._plan(seed)
-            items, to_index = self._planned(plan, number, schedule)
+            by_number = self._gpu is not None and self._gpu.lookup is not None
+            items, to_index = planned(plan, number, schedule, by_number=by_number)
             rounds: int | None = len(schedule)
         else:
             skip, plan = progress.batch if stateful is None else 0, None
@@ -400,7 +372,11 @@ class EpochLoader(Resumable, PreparedLoader):
         num_batches = len(self._plan())
         if self._ranks is None:
             return RankSchedule(num_batches=num_batches, first=first)
-        return self._ranks.schedule(num_batches, first, self._parts)
+        world = self._ranks.world
+        return RankSchedule(
+            num_batches=num_batches, world_size=world.world_size, rank=world.rank, first=first,
+            uneven=self._ranks.uneven, parts=self._parts,
+        )  # fmt: skip
 
     def _num_threads(self) -> int:
         """Return the number of threads that make batches; 0: the caller makes them."""

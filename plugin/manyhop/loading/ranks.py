@@ -12,7 +12,7 @@ from manyhop import World
 from manyhop.features import RowExchange
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.lockstep import EpochExchanges
-from manyhop.loading.pipeline import ItemParts, RankSchedule, UnevenRule, WorkerThreads, end_workers
+from manyhop.loading.pipeline import UnevenRule, WorkerThreads, end_workers
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 from manyhop.ranks.world import at_shutdown
@@ -99,21 +99,6 @@ class Ranks:
     def begun(self, iterator: EpochIterator) -> None:
         """Register an iteration, to end it with the run."""
         self._threads.add(iterator)
-
-    def schedule(self, num_batches: int, first: int, parts: ItemParts | None) -> RankSchedule:
-        """Return this rank's schedule for the rest of an epoch after ``first`` batches.
-
-        Raises:
-            InputError: the ranks cannot share the rest evenly, with ``uneven="error"``.
-        """
-        return RankSchedule(
-            num_batches=num_batches,
-            world_size=self.world.world_size,
-            rank=self.world.rank,
-            first=first,
-            uneven=self.uneven,
-            parts=parts,
-        )
 
     def agree(self, what: str, facts: dict[str, Any]) -> None:
         """Check that all ranks pass the same facts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import multiprocessing.spawn
@@ -127,60 +128,45 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
         install: called before the script runs.
         file: the adapter's ``__main__``, which is removed from tracebacks.
     """
-    usage = (
-        f"usage: python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"
-        f"       python -m {package} --placement PLACE SCRIPT | -m MODULE [ARGS...]\n"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {package}",
+        usage=f"python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"
+        f"       python -m {package} --placement PLACE SCRIPT | -m MODULE [ARGS...]",
+        description=f"Run a script or a module in which {library}'s loaders are manyhop's.",
+        allow_abbrev=False,
     )
-    args = sys.argv[1:]
-    if args and args[0] in ("-h", "--help"):
-        print(
-            f"{usage}\nRun a script or a module in which {library}'s loaders are manyhop's. PLACE is the placement of "
-            "loaders on GPUs that name none (MANYHOP_PLACEMENT)."
-        )
-        return
-    if len(args) > 1 and args[0] == "--placement":
-        if args[1] not in LOADER_PLACES:
-            sys.stderr.write(f"Expected --placement to be one of {list(LOADER_PLACES)}, got {args[1]!r}.\n")
-            sys.exit(2)
-        os.environ["MANYHOP_PLACEMENT"] = args[1]  # also for processes that the script starts
-        args = args[2:]
-    as_module = bool(args) and args[0] == "-m"
-    if as_module:
-        args = args[1:]
-    if not args or (args[0].startswith("-") and not as_module):
-        sys.stderr.write(usage)
-        sys.exit(2)
-    sys.argv = args
-    if as_module:
-        _check_module(args[0])
-    else:
-        _check_script(args[0])
+    help = "placement of loaders on GPUs that name none (MANYHOP_PLACEMENT)"
+    parser.add_argument("--placement", metavar="PLACE", choices=LOADER_PLACES, help=help)
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.argv = options.module or options.script
+    if not sys.argv:
+        parser.error("Expected a script, or -m and a module, got none.")
+    name = sys.argv[0]
+    if options.module and not _is_there(name):
+        parser.exit(1, f"{sys.executable}: No module named {name}\n")
+    if not options.module and not os.path.exists(name):
+        parser.error(f"can't open file '{os.path.abspath(name)}': no such file")
+    if options.placement is not None:
+        os.environ["MANYHOP_PLACEMENT"] = options.placement  # also for processes that the script starts
     install()
     if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"{package}: {library}'s loaders and samplers in {args[0]} are replaced by manyhop's.\n")
+        sys.stderr.write(f"{package}: {library}'s loaders and samplers in {name} are replaced by manyhop's.\n")
     sys.excepthook = partial(_excepthook, frozenset({__file__, file}))
-    if as_module:
-        runpy.run_module(args[0], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(args[0], run_name="__main__")
+    if options.module:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        return
+    if os.path.isfile(name) and not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(name))
+    runpy.run_path(name, run_name="__main__")
 
 
-def _check_script(path: str) -> None:
-    if not os.path.exists(path):
-        sys.stderr.write(f"{sys.executable}: can't open file '{os.path.abspath(path)}': no such file\n")
-        sys.exit(2)
-    if os.path.isfile(path) and not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
-
-
-def _check_module(name: str) -> None:
+def _is_there(module: str) -> bool:
     try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        sys.stderr.write(f"{sys.executable}: No module named {name}\n")
-        sys.exit(1)
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of its package
+        return False
 
 
 def _excepthook(
