@@ -301,7 +301,7 @@ def test_the_user_chooses_the_rows_that_a_gpu_keeps():
 
 
 @pytest.mark.parametrize(
-    ("placement", "message"), [("cuda-cuda", "Expected placement only for a loader on a GPU"), ("moon", "one of")]
+    ("placement", "message"), [("cuda-cuda", "a loader on a GPU with placement="), ("moon", "one of")]
 )
 def test_placements_that_cannot_be(placement, message):
     with pytest.raises(InputError, match=message):

@@ -75,7 +75,7 @@ def test_a_missing_sampler_is_named() -> None:
         (STATE.to_dict() | {"batch": -1}, "batch"),
         (STATE.to_dict() | {"epoch": "1"}, "epoch"),
         *((STATE.to_dict() | {"seed": seed}, "seed to be of type int") for seed in ("x", None, 1.5, True)),
-        (STATE.to_dict() | {"loader": None}, "loader to be a dictionary, got None"),
+        (STATE.to_dict() | {"loader": None}, "loader to be of type dict, got None"),
         (STATE.to_dict() | {"drawn": None}, "drawn to be of type bool"),
         ({k: v for k, v in STATE.to_dict().items() if k != "seed"}, "none called \\['seed'\\]"),
         ({k: v for k, v in STATE.to_dict().items() if k != "seed"} | {"drawn": True}, "none called \\['seed'\\]"),

@@ -78,13 +78,16 @@ def check_rank_options(
 
 def check_placement(placement: object, device: torch.device | None) -> None:
     """Raise InputError for an invalid placement, or one for a loader on the CPU; ``device=None``: not known yet."""
-    if placement is None:
-        return
-    check_place(placement, LOADER_PLACES)
+    if placement is not None:
+        check_place(placement, LOADER_PLACES)
+        _check_gpu("placement", placement, device)
+
+
+def _check_gpu(name: str, value: object, device: torch.device | None) -> None:
     if device is not None and device.type == "cpu":
         raise InputError(
-            f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'. Pass device='cuda', "
-            "or leave placement out."
+            f"Expected a loader on a GPU with {name}={value!r}, got one on the CPU. Pass device='cuda', or leave "
+            f"{name} out."
         )
 
 
@@ -100,11 +103,7 @@ def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, 
         return
     if engine not in get_args(EngineName):
         raise InputError(f"Expected engine to be one of {list(get_args(EngineName))}, or None, got {engine!r}.")
-    if device is not None and device.type == "cpu":
-        raise InputError(
-            f"Expected a loader on a GPU with engine={engine!r}, got one on the CPU. Pass device='cuda', or leave "
-            "engine out."
-        )
+    _check_gpu("engine", engine, device)
     for name in ("timeout", "worker_init_fn", "sampler", "batch_sampler"):
         if kwargs.get(name):
             raise InputError(

@@ -117,6 +117,7 @@ class Resumable(PaddedLoader):
 STATE_VERSION = 2
 
 _OPTIONAL = {"seed", "sampler"}
+_REMEDY = "Create the loader like the one that saved the state."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,14 +190,12 @@ class LoaderState:
         begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
         if missing := sorted(known - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
             raise StateError(f"Expected the keys {sorted(known)}, got none called {missing}. The state is incomplete.")
-        for name in ("epoch", "batch"):
-            if type(state[name]) is not int or state[name] < 0:
-                raise StateError(f"Expected {name} to be a non-negative integer, got {state[name]!r}. It is damaged.")
-        for name, kind in (("seed", int), ("drawn", bool)):
-            if name in state and type(state[name]) is not kind:
-                raise StateError(f"Expected {name} to be of type {kind.__name__}, got {state[name]!r}. It is damaged.")
-        if not isinstance(state["loader"], Mapping):
-            raise StateError(f"Expected loader to be a dictionary, got {state['loader']!r}. It is damaged.")
+        for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": dict}.items():
+            value: Any = state.get(name)
+            counts = name in ("epoch", "batch")
+            if name in state and (type(value) is not kind or (counts and value < 0)):
+                least = ", at least 0" if counts else ""
+                raise StateError(f"Expected {name} to be of type {kind.__name__}{least}, got {value!r}. It is damaged.")
         return LoaderState(**{"seed": None, **state})
 
     def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
@@ -215,18 +214,14 @@ class LoaderState:
             saved, own = getattr(self, name), getattr(loader, name)
             if saved != own:
                 form = "{} seeds" if name == "num_items" else name + "={!r}"
+                remedy = "Its batches would be others: use the release of manyhop that saved it."
                 raise StateError(
                     f"Expected a state with {form.format(own)}, as this loader has, got {form.format(saved)}. "
-                    + (
-                        "Its batches would be others: use the release of manyhop that saved it."
-                        if name == "contract_version"
-                        else "Create the loader like the one that saved the state."
-                    )
+                    + (remedy if name == "contract_version" else _REMEDY)
                 )
         for name, saved, own in _differences(self.loader, loader.loader):
             raise StateError(
-                f"Expected a state of a loader with {name}: {own}, as this one has, got {saved}. "
-                "Create the loader like the one that saved the state."
+                f"Expected a state of a loader with {name}: {own}, as this one has, got {saved}. {_REMEDY}"
             )
         if (self.sampler is None) != (loader.sampler is None):
             words = ("without", "with") if self.sampler is None else ("with", "without")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from manyhop.loading.options import EngineName
 from manyhop.memory.placement import GPUPlacement, Hardware, Item
 from manyhop.memory.places import LOADER_PLACES, SPREAD_PLACES, Place, check_place
 from manyhop.memory.stores.copies import is_movable
-from manyhop.memory.stores.spread import TOPOLOGY, ResidentMemory, held, topology_place
+from manyhop.memory.stores.spread import TOPOLOGY, Held, ResidentMemory, held, topology_place
 from manyhop.ranks import control, cuda, world
 from manyhop.sampling.engines import collective_backend
 
@@ -59,43 +58,45 @@ def decide_memory(
     also_there = mode in SPREAD_PLACES
     found_by = exchanged or {}
     named = [(name, found_by.get(value, value) if isinstance(value, ShardedRows) else value) for name, value in named]
-    of_stores = [a for a in named if held(a[1]) is not None]
+    of_stores = [(*a, store) for a in named if (store := held(a[1])) is not None]
     movable = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
     resident = ResidentMemory(movable, graph, device)
-    if not together:
-        together = _spreads_by_environment(mode, [name for name, _ in movable], resident)
+    lacking = [name for name, _ in movable if "sharded" not in resident.places(name, together=False)]
+    if not together:  # the environment may require that a loader of one rank spreads rows
+        by_environment = mode == "sharded" == _mode_of_environment() and world.current_size() > 1
+        together = by_environment and bool(lacking)
     host = HostMemory(movable, graph, device, required=(mode or "auto") != "auto")
-    pinned = host.pinned + sum(value.nbytes for _, value in of_stores if _is_pinned_by_store(value))
+    pinned = host.pinned + sum(value.nbytes for _, value, store in of_stores if store.place == "pinned")
     hardware = cuda.hardware(device, together=together, timeout=timeout, in_memory=host.in_memory, pinned=pinned)
     mapped = set(host.mapped)
-    if together:
-        _agree(resident, mapped, timeout)
+    if together:  # all ranks decide the same by what is resident on all, and mapped on any
+        facts = {"mapped": sorted(mapped), **resident.facts()}
+        of_ranks = control.exchange("the memory of a loader", facts, timeout=timeout)
+        mapped.update(*(facts["mapped"] for facts in of_ranks))
+        resident.keep_common(of_ranks)
     else:
-        _check_alone(mode, [name for name, _ in movable], resident)
+        _check_alone(mode, lacking)
     topology = _topology_item(
         graph, resident.places(TOPOLOGY, together=together), hardware, mapped=TOPOLOGY in mapped,
         on_all=engine == "cugraph", can_distribute=can_distribute,
     )  # fmt: skip
     items = [_item_of_store(*a, together=together) for a in of_stores]
-    items += [_item(*a, resident.places(a[0], together=together), mapped=a[0] in mapped) for a in movable]
+    for name, value in movable:
+        maps = name in mapped
+        items.append(Item(
+            name=name, nbytes=int(value.nbytes), can_map=maps, in_memory=not maps, pinned_by_each=maps,
+            resident=resident.places(name, together=together),
+        ))  # fmt: skip
     placement = decide_and_lock(topology, items, hardware, mode or "auto", host, together=together, timeout=timeout)
-    kept = kept_rows
+    every, kept = [*(a[:2] for a in of_stores), *movable], kept_rows
     if kept is not None:
-        kept = {name: kept[name] * row_bytes(value) for name, value in of_stores + movable if name in kept}
+        kept = {name: kept[name] * row_bytes(value) for name, value in every if name in kept}
     memory = GPUMemory(
         device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept,
         exchanged=exchanged,
     )  # fmt: skip
-    memory.reside(of_stores + movable, graph, resident)
+    memory.reside(every, graph, resident)
     return memory
-
-
-def _agree(resident: ResidentMemory, mapped: set[str], timeout: float) -> None:
-    """Retain what is resident on all ranks, and add what any rank maps, so that all ranks decide the same."""
-    facts = {"mapped": sorted(mapped), **resident.facts()}
-    every = control.exchange("the memory of a loader", facts, timeout=timeout)
-    mapped.update(*(facts["mapped"] for facts in every))
-    resident.keep_common(every)
 
 
 def _topology_item(
@@ -136,11 +137,10 @@ def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPU
     return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
-def _check_alone(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> None:
-    """Raise InputError if a loader of one rank needs rows that only all ranks can spread."""
+def _check_alone(mode: Place | None, lacking: Sequence[str]) -> None:
+    """Raise InputError if a loader of one rank needs rows, ``lacking`` here, that only all ranks can spread."""
     if mode not in SPREAD_PLACES or world.current_size() == 1:
         return
-    lacking = [name for name in names if "sharded" not in resident.places(name, together=False)]
     if mode == "distributed":
         raise InputError(
             "Expected distributed=True with placement='distributed', for which all ranks exchange rows, got False. "
@@ -164,13 +164,6 @@ def _mode_of_environment() -> Place | None:
     return check_place(found, LOADER_PLACES, name="MANYHOP_PLACEMENT") if found else None
 
 
-def _spreads_by_environment(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> bool:
-    """Return whether the environment requires that a loader of one rank spreads rows."""
-    if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
-        return False
-    return any("sharded" not in resident.places(name, together=False) for name in names)
-
-
 def _place_of_store(place: Place | None, resident: frozenset[Place], hardware: Hardware) -> Place | None:
     """Return the place of a topology for a store's placement.
 
@@ -188,19 +181,12 @@ def _place_of_store(place: Place | None, resident: frozenset[Place], hardware: H
     return "device" if hardware.gpus_per_node == 1 else "sharded"
 
 
-def _is_pinned_by_store(value: Tensor | DistributedRows) -> bool:
-    store = held(value)
-    return store is not None and store.place == "pinned"
-
-
-def _item_of_store(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
+def _item_of_store(name: str, value: Tensor | DistributedRows, store: Held, *, together: bool) -> Item:
     """Return the item of a store's tensor, which is not moved.
 
     Raises:
         InputError: ranks exchange its rows, but do not create the loader together.
     """
-    store = held(value)
-    assert store is not None
     if store.place == "distributed" and not together:
         raise InputError(
             f"Expected distributed=True, as {name} is distributed over the GPUs of all ranks, which exchange rows for "
@@ -212,10 +198,3 @@ def _item_of_store(name: str, value: Tensor | DistributedRows, *, together: bool
         store_place=store.place,
         on_host=isinstance(value, DistributedRows) and value.on_host,
     )  # fmt: skip
-
-
-def _item(name: str, value: Tensor | np.ndarray[Any, Any], resident: frozenset[Place], *, mapped: bool) -> Item:
-    nbytes = int(value.nbytes)
-    return Item(
-        name=name, nbytes=nbytes, can_map=mapped, in_memory=not mapped, pinned_by_each=mapped, resident=resident
-    )

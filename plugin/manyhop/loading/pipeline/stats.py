@@ -47,9 +47,9 @@ def advise(
     made = sum(making.values())
     # Threads that keep up with the step: the number of batches made during one step, and 10 % more.
     wanted = min(cores, math.ceil(1.1 * made / step) if step > 0 else cores)
-    share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)" if made else ""
-    if not share:
+    if not made:
         return f"{waited / (waited + step):.0%} of the time is waiting: use num_workers={max(1, min(2, cores))}"
+    share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)"
     remedy = {
         "sampling": "fewer hops or smaller fanouts",
         "gathering": "fewer attributes, or a smaller feature dtype (float16, bfloat16)",
@@ -199,10 +199,10 @@ class StatsReport:
             ("your step", self.step_s),
         ]
         once = [("first batch", self.first_wait_s), ("compiling", self.compile_s)]
+        speeds = f"{_si(self.seeds_per_s).strip()} seeds/s, {_si(self.edges_per_s).strip()} edges/s"
         lines = [
-            f"{counted(self.batches, 'batch')}, num_workers={self.num_workers}: "
-            f"{_si(self.seeds_per_s).strip()} seeds/s, "
-            f"{_si(self.edges_per_s).strip()} edges/s, {_si(self.gathered_bytes)}B of features",
+            f"{counted(self.batches, 'batch')}, num_workers={self.num_workers}: {speeds}, "
+            f"{_si(self.gathered_bytes)}B of features",
             f"{'':12}{'seconds':>10}{'ms/batch':>10}",
         ]
         lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
@@ -315,7 +315,7 @@ class Stats:
         with self._lock:
             found = [Interval(*interval) for interval in self._intervals]
             return found + [
-                Interval(i.batch, "compile", i.thread, max(i.start, c.start), min(i.end, c.end))
+                i._replace(stage="compile", start=max(i.start, c.start), end=min(i.end, c.end))
                 for c in self._compilations
                 for i in found
                 if c.thread == i.thread and c.start < i.end and i.start < c.end
@@ -331,9 +331,7 @@ class Stats:
         Raises:
             InputError: ``since`` is neither, or a report of a different loader.
         """
-        if isinstance(since, str):
-            if since != "epoch":
-                raise InputError(f'Expected since="epoch" or an earlier report, got {since!r}. Use one of them.')
+        if since == "epoch":
             since = self._before_epoch
         elif since is not None and not isinstance(since, StatsReport):
             raise InputError(f'Expected since="epoch" or an earlier report, got {since!r:.60}. Use one of them.')

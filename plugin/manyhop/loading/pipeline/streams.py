@@ -71,7 +71,7 @@ class Streams:
         self._since = Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
         self._since.record(torch.cuda.current_stream(device))
         self._since.synchronize()
-        self._clock = _Clock(self._since, perf_counter())
+        self._clock = self._since, perf_counter()  # an event and its seconds of time.perf_counter
 
     def begin(self) -> None:
         """Begin an iteration: batches follow the work on the caller's stream so far, such as moved features."""
@@ -220,11 +220,17 @@ class Streams:
                     elif not event.query():  # type: ignore[no-untyped-call]
                         return
                 self._intervals.popleft()
-                start, end = self._clock(interval.start), self._clock(interval.end)
+                start, end = self._time_of(interval.start), self._time_of(interval.end)
                 if interval.stage is None:
                     self.stats.stalled((end - start) * interval.times)
                 else:
                     self.stats.record(interval.batch, interval.stage, start, end, interval.thread, interval.times)
+
+    def _time_of(self, event: Event) -> float:
+        """Return the seconds of an event, from those of the event before: only small differences are exact."""
+        before, seconds = self._clock
+        self._clock = event, seconds + before.elapsed_time(event) * 1e-3
+        return self._clock[1]
 
     def __reduce__(self) -> Any:
         raise TypeError("streams belong to one process")
@@ -262,19 +268,6 @@ class _Interval(NamedTuple):
     end: Event
 
 
-class _Clock:
-    """Converts events to seconds of ``time.perf_counter``, one after another: only small differences are exact."""
-
-    def __init__(self, event: Event, seconds: float) -> None:
-        self._event, self._seconds = event, seconds
-
-    def __call__(self, event: Event) -> float:
-        """Return the time of an event in the past."""
-        self._seconds += self._event.elapsed_time(event) * 1e-3
-        self._event = event
-        return self._seconds
-
-
 def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
     """Yield all tensors in nested containers and in attributes of objects, except in objects whose ``id`` is known."""
     stack, seen = [value], set(known)
@@ -286,12 +279,10 @@ def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
         seen.add(id(value))
         if kind is Tensor:
             yield value
-        elif kind is dict:
+        elif isinstance(value, dict):
             stack.extend(value.values())
         elif isinstance(value, _SEQUENCES):
             stack.extend([part for part in value if type(part) not in _PLAIN])
-        elif isinstance(value, dict):
-            stack.extend(value.values())
         else:
             if isinstance(value, Tensor) and not hasattr(value, "__tensor_flatten__"):  # else its parts are tensors
                 yield value

@@ -21,7 +21,7 @@ FIELDS = tl.constexpr(4)
 # edges, and their block (-1: all).
 
 
-@triton.jit(do_not_specialize=["table", "blocks", "programs", "num_trees"])
+@triton.jit
 def pad_samples(table, blocks, programs, num_trees, SPARE: tl.constexpr, TILE: tl.constexpr):
     """Write the padded tensors of jobs, each by ``programs`` programs.
 
@@ -86,7 +86,7 @@ def _renumber(row, k: tl.constexpr, at, i, nodes, blocks, spare, known, act):
     tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, node, spare), mask=act)
 
 
-@triton.jit(do_not_specialize=["calls", "blocks", "programs"])
+@triton.jit
 def clear_rows(calls, blocks, programs, NUM: tl.constexpr, TILE: tl.constexpr):
     """Write zeros over the rows of padding of tensors, each by ``programs`` programs.
 
@@ -131,21 +131,7 @@ def _clear(address, count, number, programs, WORD: tl.constexpr, TILE: tl.conste
         tl.store(address.to(tl.pointer_type(WORD)) + i, tl.zeros([TILE], WORD), mask=i < count)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "outs",
-        "tables",
-        "batches",
-        "tiles",
-        "size",
-        "n",
-        "key",
-        "low_bits",
-        "high_bits",
-        "rounds",
-        "swap",
-    ]
-)
+@triton.jit
 def look_up(
     outs,
     tables,
