@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from manyhop.loading.iterator import (
 )
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
+from manyhop.loading.padding import Pad, probe
 from manyhop.loading.pipeline import (
     BatchPlan,
     Groups,
@@ -65,6 +67,12 @@ class EpochLoader(Resumable, PreparedLoader):
     uneven: Any
     rank_timeout: float | None
     worker_init_fn: Any
+    pad: Pad | None = None
+    """The user's choice."""
+
+    _padding: Any = None
+    """The adapter's object that pads batches, once their sizes are known."""
+
     seed_parts: int | None = None
     """Number of parts of the nodes, if each batch has seeds of one part."""
 
@@ -174,8 +182,31 @@ class EpochLoader(Resumable, PreparedLoader):
 
         adapter, gpu = self._adapter(), self._gpu
         num_threads = 0 if gpu.needs_no_threads(adapter.assembler, self.timeout) else self.num_workers
-        known = self._sizes_are_known()
+        known = self.pad is None or self._padding is not None
         warm_up.prepare(self._first_plan(), adapter, gpu, num_threads=num_threads, sizes_are_known=known)
+
+    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Any:
+        """Return the object that pads batches, with sizes for these samples, on a GPU or the CPU (``None``)."""
+        raise NotImplementedError
+
+    def _find_padding(self) -> None:
+        """Find the sizes of padded batches, if the user wants them."""
+        if self.pad is None or self._num_items == 0:
+            return
+        if self.batch_size is None:
+            raise InputError(
+                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
+                "batch_size and shuffle, or a sampler."
+            )
+        plan, gpu = self._plan(), self._gpu
+        plan = replace(plan, shuffle=plan.shuffle or not self._own_order, drop_last=False)
+        with nullcontext() if gpu is None else gpu.streams.on_stream():
+            samples = probe(plan, self._adapter().seeds, gpu)
+            self._padding = self._make_padding(samples, None if gpu is None else gpu.device)
+            if gpu is not None and gpu.sampling is not None:
+                from manyhop.loading.gpu.warm_up import reserve
+
+                reserve(self._adapter(), gpu, probe(plan, self._adapter().seeds, gpu))  # padded now
 
     def _first_plan(self) -> BatchPlan | None:
         """Return the plan with seed 0, to warm up; ``None``: a user's sampler cuts the batches."""

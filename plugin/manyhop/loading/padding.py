@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
-from manyhop.loading.figures import Figures
 from manyhop.loading.keys import BatchContext
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.loading.pipeline.block_sizes import PROBES
@@ -45,48 +42,6 @@ def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
     """Return the types without nodes, or edges, in a graph."""
     nodes: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
     return nodes + [t for t in graph.edge_types if graph.num_edges(t) == 0]
-
-
-class PaddedLoader(Figures):
-    """The part of a loader that pads its batches."""
-
-    pad: Pad | None = None
-    """The user's choice."""
-
-    _padding: Any = None
-    """The adapter's object that pads batches, once their sizes are known."""
-
-    batch_size: int | None
-    _num_items: int
-    _own_order: bool
-
-    def _plan(self, seed: int = 0) -> BatchPlan:
-        raise NotImplementedError
-
-    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Any:
-        """Return the object that pads batches, with sizes for these samples, on a GPU or the CPU (``None``)."""
-        raise NotImplementedError
-
-    def _sizes_are_known(self) -> bool:
-        return self.pad is None or self._padding is not None
-
-    def _find_padding(self) -> None:
-        if self.pad is None or self._num_items == 0:
-            return
-        if self.batch_size is None:
-            raise InputError(
-                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
-                "batch_size and shuffle, or a sampler."
-            )
-        plan, gpu = self._plan(), self._gpu
-        plan = replace(plan, shuffle=plan.shuffle or not self._own_order, drop_last=False)
-        with nullcontext() if gpu is None else gpu.streams.on_stream():
-            samples = probe(plan, self._adapter().seeds, gpu)
-            self._padding = self._make_padding(samples, None if gpu is None else gpu.device)
-            if gpu is not None and gpu.sampling is not None:
-                from manyhop.loading.gpu.warm_up import reserve
-
-                reserve(self._adapter(), gpu, probe(plan, self._adapter().seeds, gpu))  # padded now
 
 
 def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -> list[SampleT]:

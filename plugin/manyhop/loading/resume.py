@@ -9,13 +9,14 @@ from typing import Any
 from manyhop.errors import StateError
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.loading.facts import brief
+from manyhop.loading.figures import Figures
 from manyhop.loading.iterator import Progress
-from manyhop.loading.padding import PaddedLoader
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.loading.ranks import Ranks
 from manyhop.sampling.contract import CONTRACT_VERSION
 
 
-class Resumable(PaddedLoader):
+class Resumable(Figures):
     """The part of a loader that saves and restores its progress."""
 
     seed: int | None
@@ -23,7 +24,10 @@ class Resumable(PaddedLoader):
 
     sampler: Any
     batch_sampler: Any
+    batch_size: int | None
     drop_last: bool
+    _num_items: int
+    _own_order: bool
     _progress: Progress
     _ranks: Ranks | None
     _shuffle: bool
@@ -113,6 +117,9 @@ class Resumable(PaddedLoader):
     def _schedule(self, first: int) -> Any:
         raise NotImplementedError
 
+    def _plan(self, seed: int = 0) -> BatchPlan:
+        raise NotImplementedError
+
 
 STATE_VERSION = 2
 
@@ -191,9 +198,9 @@ class LoaderState:
         if missing := sorted(known - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
             raise StateError(f"Expected the keys {sorted(known)}, got none called {missing}. The state is incomplete.")
         for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": dict}.items():
-            value: Any = state.get(name)
+            value = state.get(name)
             counts = name in ("epoch", "batch")
-            if name in state and (type(value) is not kind or (counts and value < 0)):
+            if name in state and (type(value) is not kind or (counts and state[name] < 0)):
                 least = ", at least 0" if counts else ""
                 raise StateError(f"Expected {name} to be of type {kind.__name__}{least}, got {value!r}. It is damaged.")
         return LoaderState(**{"seed": None, **state})
