@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -195,29 +194,6 @@ def test_one_rank(stand_in, distributed):
     assert all(right(data, batch) for batch in loader)
 
 
-def sizes_of_groups(data, fanouts, batch_size):
-    """Batches that loaders of nodes, and of links, request at once."""
-    options = {"batch_size": batch_size, "engine": "cugraph", "input_nodes": torch.arange(0)}
-    nodes = manyhop_pyg.NeighborLoader(data, fanouts, **options)
-    options |= {"edge_label_index": torch.zeros(2, 0, dtype=torch.int64)}
-    del options["input_nodes"]
-    return nodes._gpu.group_size, manyhop_pyg.LinkNeighborLoader(data, fanouts, **options)._gpu.group_size
-
-
-@pytest.mark.parametrize(
-    ("fanouts", "batch_size", "sizes"),
-    [
-        ([15, 10, 5], 1024, (17, 4)),  # 915 edges a seed: 36,671 seeds a call
-        ([10, 10], 1024, (64, 37)),
-        ([10, 10], 8192, (18, 4)),
-        ([100, 100, 100], 1024, (1, 1)),
-        ([-1], 1 << 18, (2, 1)),
-    ],
-)
-def test_groups_take_half_a_call(stand_in, fanouts, batch_size, sizes):
-    assert sizes_of_groups(make_data(), fanouts, batch_size) == sizes
-
-
 def test_a_call_has_room_for_the_next_group(stand_in, monkeypatch):
     from manyhop_cugraph import engine
 
@@ -311,62 +287,6 @@ def test_loaders_share_calls(launcher):
     assert len(first) == len(second) == 6  # for 6 groups of each loader
     assert first[:2] == second[:2] == [12, 16]  # two groups of the first loader; both of the second
     assert first[2] == second[2] == 2 * (6 + 4), "groups of both loaders"
-
-
-class Work(NamedTuple):
-    size: int
-    value: int
-
-
-class Caller:
-    """Adds 10 to the value of each of its works, on all ranks together."""
-
-    name, title, capacity = 7, "a test", 4
-
-    def __init__(self):
-        self.calls = []
-
-    def call(self, works):
-        import cugraph_stand_in
-
-        every = cugraph_stand_in.gathered(list(works))
-        assert any(every), "cuGraph refuses calls without seeds"
-        assert sum(work.size for work in works) <= self.capacity
-        self.calls.append(len(works))
-        return [work.value + 10 for work in works]
-
-
-def train_in_step(size):
-    """Take results as loaders do whose groups follow each other, with a step of all ranks after each."""
-    import torch.distributed as dist
-
-    from manyhop_cugraph.scheduler import Scheduler, Submission
-
-    rank = manyhop.init(timeout=100).rank
-    scheduler, caller = Scheduler(timeout=100.0), Caller()
-    scheduler.add(caller)
-    ahead, found = [Submission(scheduler, caller, [Work(size[rank], 0)])], []
-    dropped = Submission(scheduler, caller, [Work(size[rank], 99)])  # of an iterator that one of the ranks still has
-    if rank == 1:
-        del dropped
-    for step in range(1, 9):
-        works = [Work(size[rank], step)] if step % 3 else []
-        ahead.append(Submission(scheduler, caller, works))
-        found += ahead.pop(0).results()
-        dist.all_reduce(torch.zeros(1))
-    scheduler.drain()
-    return found, caller.calls
-
-
-@pytest.mark.parametrize(
-    ("size", "calls"),
-    [([2, 2], [2, 2, 2, 2]), ([1, 1], [3, 1, 2, 2]), ([3, 3], [1] * 6), ([1, 3], [2, 1, 1, 1, 1, 1])],
-)
-def test_ranks_serve_the_same_requests(launcher, size, calls):
-    (found, first), (other, second) = launcher.run(train_in_step, size, env=ENV)
-    assert found == other == [10, 11, 12, 14, 15, 17]
-    assert first == calls
-    assert second == [calls[0] - (size[0] < 3), *calls[1:]]  # without what was dropped
 
 
 def leave():

@@ -56,11 +56,3 @@ def test_training_on_blocks_of_dgl_is_the_same_to_the_last_bit(launcher):
     for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
         assert losses == expected_losses
         assert torch.equal(table, expected_table)
-
-
-def test_parts_of_two_nodes(launcher, two_nodes):
-    cases = [("sharded", False), ("sharded", True)]
-    runs = launcher.run_each(train_together, cases, node_of=[0, 1], nodes=two_nodes, env=ENV)
-    for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
-        assert losses == expected_losses
-        assert torch.equal(table, expected_table)

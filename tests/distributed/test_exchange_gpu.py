@@ -1,6 +1,5 @@
 """The exchange of GPUs: its kernels run on the CPU here, and gloo takes the place of NCCL."""
 
-import itertools
 import sys
 import time
 from types import SimpleNamespace
@@ -205,32 +204,3 @@ def test_only_the_rank_that_does_not_come_is_named(launcher):
         assert (kind, ranks) == ("ExchangeLostError", (1,))
         assert "exchange 0 of epoch 0: rank 1 did not come" in message
         assert seconds < 100
-
-
-@pytest.mark.parametrize("counts", [[[5], [0], [3]], [[0, 7], [2, 2], [0, 0]], [[3, 4], [0, 1], [6, 0]]])
-@pytest.mark.parametrize("parts", [1, 2, 5])
-@pytest.mark.parametrize("done", [[0, 0], [2, 1]])
-def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts, done):
-    from manyhop.features.exchange.requested import lay_out
-
-    widths = [[3, 16], [8]][: len(counts[0])]
-    seen = set()
-    for k in range(parts):
-        pieces, sizes = lay_out(counts, done[: len(widths)], widths, k, parts)
-        ends = [(p.offset, p.offset + (p.end - p.begin) * widths[p.group][p.table]) for p in pieces]
-        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
-        assert all(offset % 16 == 0 for offset, _ in ends)
-        begins = [0, *itertools.accumulate(sizes)]
-        assert all(
-            begins[p.rank] <= begin and end <= begins[p.rank + 1] for p, (begin, end) in zip(pieces, ends, strict=True)
-        )
-        rows = [(p.rank, p.group, p.table, row) for p in pieces for row in range(p.begin, p.end)]
-        assert seen.isdisjoint(rows)
-        seen.update(rows)
-    assert seen == {
-        (rank, g, t, row)
-        for rank, of_rank in enumerate(counts)
-        for g, count in enumerate(of_rank)
-        for t in range(len(widths[g]))
-        for row in range(done[g], count)
-    }

@@ -215,18 +215,6 @@ def step_wrongly(what, timeout=100.0, workers=0):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [("raise", "KeyError: 'my step is broken'"), ("break", "left its loop after 3 batches of epoch 0")],
-)
-def test_the_others_hear_why_a_rank_has_left(launcher, what, text):
-    other, culprit = launcher.start(step_wrongly, what, node_of=[0, 1]).wait()
-    assert culprit.exit_code == (what == "raise")
-    assert other.error.startswith("RankError: ")
-    assert "rank 1" in other.error
-    assert text in other.error
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_rank_that_an_exchange_waits_for_in_vain_is_named(launcher, workers):
     ranks = launcher.start(step_wrongly, "sleep", 8.0, workers, node_of=[0, 1])

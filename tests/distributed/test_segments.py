@@ -141,15 +141,6 @@ def test_subclasses_of_tensors() -> None:
     assert in_segment(out.as_tensor())
 
 
-def test_frames_of_columns() -> None:
-    torch_frame = pytest.importorskip("torch_frame")
-    columns = {torch_frame.numerical: torch.rand(8, 3)}
-    frame = torch_frame.TensorFrame(columns, {torch_frame.numerical: ["a", "b", "c"]})
-    out = through(frame)
-    assert out == frame
-    assert in_segment(out.feat_dict[torch_frame.numerical])
-
-
 def test_meta_tensors_and_other_values() -> None:
     value = {"meta": torch.empty(3, 4, device="meta"), "names": ["a", "b"], "n": 3, "dtype": torch.int32}
     out = through(value)

@@ -148,40 +148,12 @@ def test_data_outlives_the_run(launcher):
 # Loaders
 
 
-def all_batches(data, hetero):
-    seeds = torch.arange(0, 200, 3)
-    options = {"batch_size": 16, "shuffle": True, "seed": 5}
-    loaders = [
-        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, num_workers=2, **options),
-        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, weight_attr="edge_weight", **options),
-        manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, time_attr="time", **options),
-        manyhop_pyg.LinkNeighborLoader(
-            data, [3], edge_label_index=data.edge_index[:, ::40], neg_sampling="binary", **options
-        ),
-        manyhop_pyg.NeighborLoader(hetero, [4, 3], input_nodes="b", **options),
-        manyhop_pyg.HGTLoader(hetero, [8, 8], input_nodes="b", **options),
-    ]
-    return [[batch.to_dict() for batch in loader] for loader in loaders]
-
-
 def same_tree(a, b):
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same_tree(v, b[k]) for k, v in a.items())
     if isinstance(a, list):
         return len(a) == len(b) and all(map(same_tree, a, b))
     return torch.equal(a, b) and a.dtype == b.dtype if isinstance(a, torch.Tensor) else a == b
-
-
-def compare_batches():
-    data, hetero = manyhop_pyg.share(make_data), manyhop_pyg.share(make_hetero)
-    assert identity(hetero["a"].x) is not None
-    return same_tree(all_batches(data, hetero), [[]] * 6), same_tree(
-        all_batches(data, hetero), all_batches(make_data(), make_hetero())
-    )
-
-
-def test_batches_are_those_of_private_data(launcher):
-    assert launcher.run(compare_batches) == [(False, True)] * 2
 
 
 def epoch_of(loader):

@@ -9,7 +9,7 @@ from counting_store import CountingStore
 from manyhop import World
 from manyhop.errors import RankError
 from manyhop.ranks import control, world
-from manyhop.ranks.control import FactExchange, absent
+from manyhop.ranks.control import FactExchange
 from manyhop.ranks.watch import monitor
 from manyhop.ranks.watch.detector import Heartbeat
 
@@ -66,16 +66,6 @@ def test_missing_ranks_are_found_with_few_operations():
         assert error.ranks == (0, 77, 300)
         assert ("This rank arrived later" in str(error)) == (rank in error.ranks)  # and fails as well
     assert store.operations["check"] <= 512 * 80
-
-
-@pytest.mark.parametrize("missing", [[], [0], [5, 6, 12], list(range(13))])
-def test_absent_keys(missing):
-    store = CountingStore()
-    keys = [f"k{k}" for k in range(13)]
-    for k, key in enumerate(keys):
-        if k not in missing:
-            store.set(key, "")
-    assert absent(store, keys) == missing
 
 
 @pytest.mark.parametrize("num_ranks", [8, 64, 512])

@@ -19,16 +19,6 @@ def test_batches_are_those_of_one_process(two_nodes, tmp_path):
     assert len(check_batches(tmp_path, "cpu", 4, 2)) == len(LOADERS) * len(ON_CPU)
 
 
-@pytest.mark.slow
-def test_nodes_that_a_rendezvous_numbers(two_nodes, tmp_path):
-    """As Kubernetes starts them; which node is the first one is not known before."""
-    for action in ("see_batches", "resume"):
-        how = {"nodes": two_nodes, "ranks_per_node": 1, "elastic": True}
-        with torchruns.start(SCRIPT, action, "--folder", str(tmp_path), **how) as runs:
-            assert torchruns.wait(runs) == [0, 0], runs[0].output() + runs[1].output()
-    check_batches(tmp_path, "cpu", 2, 2)
-
-
 @pytest.mark.parametrize(("framework", "placement"), [("pyg", "shared"), ("dgl", "sharded")])
 def test_a_killed_rank_ends_the_other_node(two_nodes, framework, placement):
     args = ["fail", "--framework", framework, "--placement", placement, "--timeout", "10"]

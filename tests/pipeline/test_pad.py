@@ -81,35 +81,6 @@ def test_what_is_padding(graph, options):
             assert out.num_sampled_edges == {e: list(n) for e, n in sizes.edges.items()}
 
 
-def convolve(sample, x, num_hops):
-    """Sums over neighbours, layer by layer, each with the blocks that it needs; the rows of type ``a``."""
-    for layer in range(num_hops):
-        hops = num_hops - layer
-        keep_edges = {e: sum(n[:hops]) for e, n in sample.num_sampled_edges.items()}
-        after = {t: sum(n[:hops]) for t, n in sample.num_sampled_nodes.items()}
-        new = {t: 0.5 * values[: after[t]] for t, values in x.items()}
-        for e, n in keep_edges.items():
-            row, col = sample.row[e][:n], sample.col[e][:n]
-            new[e[2]] = new[e[2]].index_add(0, col, x[e[0]][row])
-        x = new
-    return x["a"]
-
-
-@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"replace": True}])
-def test_models_that_trim_their_layers_compute_the_same(graph, options):
-    batches = list(samples(graph, **options))
-    sizes = pad_sizes([Counts.of(s) for s in batches])
-    padder = Padder(sizes, num_trees=8)
-    generator = torch.Generator().manual_seed(0)
-    x = {t: torch.rand(max(n, 1), 4, generator=generator, dtype=torch.float64) for t, n in NUM_NODES.items()}
-    for sample in batches:
-        padded = padder([sample])[0].sample
-        expected = convolve(sample, {t: x[t][node] for t, node in sample.node.items()}, 2)
-        got = convolve(padded, {t: x[t][node] for t, node in padded.node.items()}, 2)
-        n = sample.num_sampled_nodes["a"][0]
-        assert torch.equal(got[:n], expected[:n])
-
-
 def counts(nodes, edges=()):
     return Counts(nodes={"a": tuple(nodes)}, edges={("a", "x", "a"): tuple(edges)} if edges else {})
 

@@ -142,21 +142,6 @@ def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: in
     assert wait_until(lambda: not ours() and not alive)
 
 
-def test_a_pipeline_in_a_reference_cycle_is_collected() -> None:
-    class Owner:
-        pipeline: Any
-
-    owner = Owner()
-    owner.pipeline = Pipeline(range(1000), square, num_workers=2)
-    owner.pipeline.owner = owner
-    next(owner.pipeline)
-    gone = weakref.ref(owner)
-    del owner
-    gc.collect()
-    assert gone() is None
-    assert wait_until(lambda: not ours())
-
-
 @pytest.mark.parametrize("own_pool", [True, False])
 def test_what_makes_the_batches_may_own_the_pipeline(own_pool: bool) -> None:
     class Loader:

@@ -1,6 +1,7 @@
 """Pools of threads: kept, shared, dropped, and in forked children."""
 
 import os
+import pickle
 import threading
 import time
 import warnings
@@ -11,6 +12,7 @@ import pytest
 import torch
 from pipeline_threads import no_thread_is_left, ours, wait_until  # noqa: F401  # a fixture
 
+from manyhop.errors import InputError
 from manyhop.loading.pipeline import Pipeline, WorkerPool, end_workers
 
 
@@ -122,3 +124,13 @@ def test_a_forked_child_knows_what_failed_before_a_thread_came_to_it() -> None:
         os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     pipeline.close()
+
+
+def test_a_pool_needs_threads() -> None:
+    with pytest.raises(InputError, match="num_workers of at least 1"):
+        WorkerPool(0)
+
+
+def test_a_pool_is_pickled_as_its_recipe() -> None:
+    copy = pickle.loads(pickle.dumps(WorkerPool(2, print)))
+    assert (copy.num_workers, copy._args) == (2, (2, print))

@@ -51,15 +51,6 @@ def permutation_z(permutation: Permutation, n: int, trials: int) -> float:
     return chi_square_z(np.pad(seen, (0, math.factorial(n) - seen.size)), trials / math.factorial(n))
 
 
-def marginal_z(permutation: Permutation, n: int, trials: int) -> float:
-    """How far each element is from being everywhere equally often."""
-    seen = np.zeros((n, n))
-    for column, places in enumerate(permutation(n, keys_of(trials)).T):
-        seen[column] = np.bincount(places, minlength=n)
-    # The rows and the columns have fixed sums: that leaves (n - 1)^2 degrees of freedom, and the statistic a factor.
-    return chi_square_z(seen * 1.0, trials / n, (n - 1) ** 2, (n - 1) / n)
-
-
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_all_permutations_are_equally_likely(n: int) -> None:
     assert abs(permutation_z(feistel, n, 100_000)) < 4
@@ -68,12 +59,6 @@ def test_all_permutations_are_equally_likely(n: int) -> None:
 @pytest.mark.parametrize("biased", [rotation, now_and_then_sorted])
 def test_the_chi_square_test_rejects_biased_permutations(biased: Permutation) -> None:
     assert permutation_z(biased, 4, 100_000) > 10
-
-
-@pytest.mark.parametrize("n", [7, 16, pytest.param(37, marks=pytest.mark.slow)])
-def test_every_item_is_everywhere_equally_often(n: int) -> None:
-    assert abs(marginal_z(feistel, n, 50_000)) < 4
-    assert marginal_z(now_and_then_sorted, n, 50_000) > 10
 
 
 def test_neighbours_are_not_kept_together() -> None:

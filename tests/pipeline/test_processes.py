@@ -68,18 +68,6 @@ def test_the_interpreter_ends_although_a_batch_hangs() -> None:
     assert finish(start(code)) == "leaving\n"
 
 
-def test_an_error_in_the_training_loop_ends_the_process() -> None:
-    code = """
-        for i in Pipeline(range(10**9), make, num_workers=2):
-            if i == 3:
-                raise ZeroDivisionError("in the loop")
-    """
-    process = start(code)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert err.strip().endswith("ZeroDivisionError: in the loop")
-
-
 def interrupt_when_ready(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -130,29 +130,3 @@ def test_memory_is_recorded_once_on_a_stream_of_the_caller(monkeypatch: pytest.M
     assert wire.receive("a", "row 1", row, ["x5", "ids"]) == ["a waits for row 1"]
     assert wire.receive("a", "row 2", None, ["x6", "ids"]) == ["a waits for row 2", "x6 on a", "ids on a"]
     assert wire.receive("a", "row 2", None, ["x7"]) == ["x7 on a"]
-
-
-def test_the_caller_waits_for_old_steps_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = Wire(monkeypatch)
-    recorded = []
-    rows = ["row 1", "row 2"]
-    for i in range(20):
-        wire.log.clear()
-        wire.streams.settle()
-        waited = list(wire.log)
-        wire.receive("a", rows[i // 10], None, [])
-        recorded.append([*waited, *(line.replace("a marks", "mark") for line in wire.log if "marks" in line)])
-    events = [f"event {n}" for n in (2, 3, 4)]  # which are recorded again when they are over
-    expected: list[list[str]] = [[] for _ in recorded]
-    expected[0] = [f"mark {events[0]}"]  # a new row; of its batches, every fourth
-    expected[4] = [f"mark {events[1]}"]
-    expected[5] = [f"wait for {events[0]}"]
-    expected[8] = [f"mark {events[0]}"]
-    expected[9] = [f"wait for {events[1]}"]
-    expected[10] = [f"mark {events[1]}"]
-    expected[11] = [f"wait for {events[0]}"]
-    expected[14] = [f"mark {events[0]}"]
-    expected[15] = [f"wait for {events[1]}"]
-    expected[18] = [f"mark {events[1]}"]
-    expected[19] = [f"wait for {events[0]}"]
-    assert recorded == expected
