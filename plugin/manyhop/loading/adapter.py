@@ -28,7 +28,6 @@ class SeedLookup(Protocol):
 
     def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> Sequence[Any]:
         """Return the inputs of some batches of an epoch, enqueued on the current stream."""
-        ...
 
 
 class SeedSource(Protocol[SampleT]):
@@ -37,17 +36,14 @@ class SeedSource(Protocol[SampleT]):
     @property
     def graph(self) -> Graph | None:
         """The topology that the engine samples; ``None`` for a user's sampler."""
-        ...
 
     @property
     def of_nodes(self) -> bool:
         """Whether seeds are nodes, so that a group begins without kernels that prepare seed edges."""
-        ...
 
     @property
     def has_times(self) -> bool:
         """Whether the seeds have times if the sampler needs them. Otherwise the user passes times with each batch."""
-        ...
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[Any]:
         """Return the inputs of some batches.
@@ -56,27 +52,21 @@ class SeedSource(Protocol[SampleT]):
             positions: for each batch, the positions of its seeds, ``[batch_size] int64``, or an item of the user's
                 sampler.
         """
-        ...
 
     def place(self, device: torch.device, where: Place) -> Any:
         """Return the ``sampling`` of :meth:`begin`, for a GPU that reads the topology from ``where``."""
-        ...
 
     def engine(self, sampling: Any) -> Engine:
         """Return the current engine of ``sampling`` for seed nodes."""
-        ...
 
     def lookup(self, device: torch.device) -> SeedLookup | None:
         """Return the lookup of seeds of planned batches on a GPU; ``None`` if the host must look them up."""
-        ...
 
     def begin(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[SampleT]]:
         """Enqueue the sampling of some batches on the current stream. The result waits for the samples' sizes."""
-        ...
 
     def sample(self, positions: Any) -> SampleT:
         """Sample one batch with the calling thread's current key."""
-        ...
 
 
 class Placed(Protocol):
@@ -85,11 +75,9 @@ class Placed(Protocol):
     @property
     def sources(self) -> Sequence[Any]:
         """The sources of rows."""
-        ...
 
     def shared_objects(self) -> frozenset[int]:
         """Return the ids of objects that all batches share, and whose memory outlives them."""
-        ...
 
 
 class Columns(Protocol):
@@ -98,25 +86,20 @@ class Columns(Protocol):
     @property
     def complete(self) -> bool:
         """Whether :meth:`named` lists all of them; a user's feature store may hold more."""
-        ...
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
         """How many rows of each tensor a GPU caches, by name, if the user sets it; ``None``: as many as its memory
         allows."""
-        ...
 
     def named(self) -> list[tuple[str, Any]]:
         """Return name and tensor, or array, of each: ``[num_rows, ...]``."""
-        ...
 
     def place(self, source: Callable[[str, Any], Any], device: torch.device) -> Placed:
         """Return the current tensors, each read from ``source(name, tensor)``."""
-        ...
 
     def fits(self, placed: Any) -> bool:
         """Return whether the user has not added, removed or replaced a tensor since ``placed`` was created."""
-        ...
 
 
 class Assembler(Protocol[SampleT, BatchT]):
@@ -125,40 +108,32 @@ class Assembler(Protocol[SampleT, BatchT]):
     @property
     def in_thread(self) -> bool:
         """Whether batches are assembled in the thread that samples, not in the caller's thread."""
-        ...
 
     @property
     def gathers_groups(self) -> bool:
         """Whether the rows of multiple batches may be gathered at once: no user code runs in between."""
-        ...
 
     @property
     def samples_alone(self) -> bool:
         """Whether batches are sampled one by one, by :meth:`collate`, since the user has replaced it."""
-        ...
 
     @property
     def runs_user_code(self) -> bool:
         """Whether user code runs for each batch, or for each thread."""
-        ...
 
     @property
     def transform(self) -> Callable[[BatchT], Any] | None:
         """The user's function of a batch, if :attr:`gathers_groups`."""
-        ...
 
     @property
     def hands_out(self) -> bool:
         """Whether :meth:`hand_out` changes batches."""
-        ...
 
     def collate(self, positions: Any) -> Any:
         """Sample around the seeds at some positions and, if :attr:`in_thread`, assemble the batch."""
-        ...
 
     def assemble(self, sample: SampleT) -> Any:
         """Gather the rows of a sample and return its batch, transformed."""
-        ...
 
     def assemble_group(
         self, samples: Sequence[SampleT], rank_batches: Sequence[RankBatch] | None
@@ -169,23 +144,18 @@ class Assembler(Protocol[SampleT, BatchT]):
             samples: the samples.
             rank_batches: the batch of each sample; ``None``: they are not returned to the caller.
         """
-        ...
 
     def contents(self, sample: SampleT) -> dict[str, int]:
         """Return the numbers of seeds, nodes and edges of a sample, as arguments of ``Stats.count``."""
-        ...
 
     def values(self, batch: Any) -> Iterable[Collection[Any]]:
         """Return collections of the values of a batch, which include its tensors."""
-        ...
 
     def empty(self, device: torch.device) -> SampleT:
         """Return a sample without nodes and edges."""
-        ...
 
     def hand_out(self, batch: Any) -> Any:
         """Return the caller's batch for one that is ready, in the caller's thread."""
-        ...
 
 
 class Facts(Protocol):
@@ -193,11 +163,9 @@ class Facts(Protocol):
 
     def of_ranks(self) -> dict[str, Any]:
         """Return the facts that must be equal on all ranks, besides the arguments of torch's ``DataLoader``."""
-        ...
 
     def of_state(self) -> dict[str, Any]:
         """Return the facts that a saved state is recognised by."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
