@@ -140,9 +140,7 @@ class Assembler(Protocol[SampleT, BatchT]):
     ) -> tuple[list[BatchT], int]:
         """Gather the rows of consecutive samples at once. Return their batches, not transformed, and the bytes of rows.
 
-        Args:
-            samples: the samples.
-            rank_batches: the batch of each sample; ``None``: they are not returned to the caller.
+        Without ``rank_batches``, they are not returned to the caller.
         """
 
     def contents(self, sample: SampleT) -> dict[str, int]:

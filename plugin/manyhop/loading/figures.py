@@ -95,13 +95,7 @@ class Figures:
 
 
 def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
-    """Make and drop batches of epoch 0 until caches have counted enough reads. Runs no user code.
-
-    Args:
-        adapter: adapter of a loader that makes batches on the CPU.
-        plan: plan of the batches, with seed 0.
-        caches: caches of the tensors that batches read.
-    """
+    """Make and drop batches of epoch 0 until caches have counted enough reads. Runs no user code."""
     assembler = adapter.assembler
     if assembler.runs_user_code or not adapter.seeds.has_times:
         return

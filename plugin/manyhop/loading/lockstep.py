@@ -100,13 +100,7 @@ class OrderedSection:
 
 
 class EpochExchanges:
-    """The exchanges of one epoch of a loader. All ranks begin the same epochs.
-
-    Args:
-        exchange: exchange of this loader alone.
-        epoch: number of the epoch.
-        count: number of batches.
-    """
+    """The exchanges of one epoch of a loader. All ranks begin the same epochs."""
 
     def __init__(self, exchange: RowExchange, epoch: int, count: int) -> None:
         exchange.begin()

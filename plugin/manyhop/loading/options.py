@@ -92,13 +92,7 @@ def _check_gpu(name: str, value: object, device: torch.device | None) -> None:
 
 
 def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, Any]) -> None:
-    """Raise InputError for an invalid engine, or conflicting arguments; ``device=None``: not known yet.
-
-    Args:
-        engine: the user's engine.
-        device: the device of the batches.
-        kwargs: arguments of torch's ``DataLoader``.
-    """
+    """Raise InputError for an invalid engine, or conflicting arguments; ``device=None``: not known yet."""
     if engine is None:
         return
     if engine not in get_args(EngineName):

@@ -45,13 +45,7 @@ def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
 
 
 def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -> list[SampleT]:
-    """Sample batches spread evenly over epoch 0 of seed 0. Sizes thus do not depend on the loader's seed.
-
-    Args:
-        plan: plan of the batches, with seed 0.
-        seeds: samples the batches.
-        gpu: runtime of the loader, if it has a GPU.
-    """
+    """Sample batches spread evenly over epoch 0 of seed 0. Sizes thus do not depend on the loader's seed."""
     last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
     batches = sorted({round(i * last / (PROBES - 1)) for i in range(PROBES)})
     found: list[SampleT] = []

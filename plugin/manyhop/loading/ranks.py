@@ -26,11 +26,7 @@ _numbers = itertools.count(1)
 class Ranks:
     """The ranks that share the batches of one loader. The copy of a loader gets a new watch and a new exchange.
 
-    Args:
-        title: name of the loader in errors, equal on all ranks and unique per loader.
-        world: the ranks.
-        uneven: policy if batches cannot be shared evenly.
-        timeout: seconds to wait for other ranks.
+    The title names the loader in errors. It is equal on all ranks, and unique per loader.
     """
 
     def __init__(self, title: str, world: World, uneven: UnevenRule, timeout: float) -> None:
@@ -145,13 +141,7 @@ def join_ranks(
 ) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all call this. Return its ranks and its seed.
 
-    Args:
-        kind: class of the loader.
-        facts: returns the facts that must be equal on all ranks, for a loader with this seed.
-        seed: the user's seed; ``None``: rank 0 draws it.
-        draw: draws a seed.
-        uneven: policy if batches cannot be shared evenly.
-        timeout: seconds to wait for other ranks.
+    ``facts(seed)`` returns the facts that must be equal on all ranks. Without a seed, rank 0 draws it.
 
     Raises:
         RankError: ranks pass different arguments, or are late.

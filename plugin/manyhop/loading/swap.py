@@ -122,11 +122,7 @@ def _install(package: str) -> None:
 def run_as_main(package: str, library: str, install: Callable[[], None], file: str) -> None:
     """Run the script or module of the command line; exit like ``python``.
 
-    Args:
-        package: the adapter's name.
-        library: the library's name, for the help.
-        install: called before the script runs.
-        file: the adapter's ``__main__``, which is removed from tracebacks.
+    ``file`` is the ``__main__`` of the adapter (``package``), which is removed from tracebacks.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {package}",

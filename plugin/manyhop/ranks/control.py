@@ -31,11 +31,6 @@ class FactExchange:
 
     Each rank sets its facts and increments a counter. The last one merges all facts, storing equal ones once, and sets
     the result. If a rank times out, all ranks fail, including late ones.
-
-    Args:
-        rank: this rank.
-        world_size: number of ranks.
-        store: a store of torch.distributed that all ranks share.
     """
 
     def __init__(self, rank: int, world_size: int, store: Any) -> None:

@@ -32,8 +32,7 @@ def runs_on(device: torch.device) -> bool:
 def require(purpose: str) -> None:
     """Check that GPU kernels can be compiled.
 
-    Args:
-        purpose: subject of the message.
+    The purpose is the subject of the message.
 
     Raises:
         MissingExtraError: triton is missing, or too old.

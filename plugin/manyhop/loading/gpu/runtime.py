@@ -43,10 +43,7 @@ _JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 class GPURuntime:
     """The runtime of a loader on a GPU. It references neither the loader nor its adapter.
 
-    Args:
-        loader: the loader.
-        device: the GPU.
-        mode: the user's placement; ``None``: chosen by sizes and free memory.
+    Without a ``mode``, placement is chosen by sizes and free memory.
     """
 
     def __init__(self, loader: EpochLoader, device: torch.device, mode: Place | None) -> None:
@@ -191,9 +188,7 @@ class GPURuntime:
     def needs_no_threads(self, assembler: Assembler[Any, Any], timeout: float) -> bool:
         """Return whether batches cost the host so little that threads, which compete with the caller, are slower.
 
-        Args:
-            assembler: assembler of the loader.
-            timeout: seconds to wait for a batch, which needs threads; 0: no limit.
+        A ``timeout`` needs threads; 0: no limit.
         """
         return self.collective or (
             self.sampling is not None

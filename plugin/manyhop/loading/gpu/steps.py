@@ -18,12 +18,7 @@ from manyhop.system.ranges import ranged
 
 
 class RowVersions:
-    """Versions of a loader's tensors when their rows were gathered.
-
-    Args:
-        gpu: runtime of the loader.
-        columns: the tensors.
-    """
+    """Versions of a loader's tensors when their rows were gathered."""
 
     __slots__ = ("_fits", "_gpu", "_placed", "_versions")
 
@@ -46,12 +41,7 @@ class SampledGroup:
     If a launch or a gather for multiple batches fails, it is repeated for each batch, so that only the faulty one
     raises an error. If all ranks sample together, no batch is sampled again without the other ranks.
 
-    Args:
-        gpu: runtime of the loader.
-        adapter: adapter of the loader.
-        inputs: the sampler's inputs of each batch.
-        keys: key of each batch.
-        rank_batches: the batches; ``None``: they are not returned to the caller.
+    Without ``rank_batches``, batches are not returned to the caller.
     """
 
     @ranged("sample")
@@ -179,11 +169,6 @@ class GPUStages:
 
     Batches are sampled in groups, unless the user defines the sampler or the batches. Batches of a group are gathered
     some at a time, if no user code and no other rank is involved in between.
-
-    Args:
-        adapter: adapter of the loader.
-        epoch: the epoch.
-        gpu: runtime of the loader.
     """
 
     def __init__(self, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime) -> None:

@@ -168,9 +168,6 @@ def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any])
     """Compile kernels, and reserve memory in torch's cache for the batches that exist at the same time.
 
     A stream of the loader must be current.
-
-    Args:
-        samples: samples of some batches.
     """
     if gpu.memory.exchanges:  # exchanges need all ranks
         return

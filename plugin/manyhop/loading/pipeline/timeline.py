@@ -24,10 +24,7 @@ _START = "start_unix_ns"
 def save_trace(intervals: Sequence[Interval], lanes: Sequence[str], path: FilePath) -> None:
     """Save the intervals of this rank.
 
-    Args:
-        intervals: at least one.
-        lanes: names of the threads, from top to bottom.
-        path: the file.
+    ``lanes`` are the names of the threads, from top to bottom.
     """
     begin, pid = min(i.start for i in intervals), world.current_rank()
     start = time.time_ns() - time.perf_counter_ns() + round(begin * 1e9)

@@ -148,10 +148,7 @@ class Fault(NamedTuple):
 class FaultDetector:
     """Finds the rank for which others cannot get their next batch, from the latest heartbeats.
 
-    Args:
-        rank: this rank.
-        world_size: number of ranks.
-        store_holder: the rank whose process holds the store; ``None``: torchrun's agent.
+    The process of rank ``store_holder`` holds the store; ``None``: torchrun's agent.
     """
 
     def __init__(self, rank: int, world_size: int, store_holder: int | None = None) -> None:

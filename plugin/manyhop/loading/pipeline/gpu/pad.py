@@ -40,11 +40,7 @@ class _MemoryLayout(NamedTuple):
 
 
 class GPUFrame:
-    """Tables for samples of the same fixed sizes, for kernels.
-
-    Args:
-        sizes: sizes of the blocks.
-    """
+    """Tables for samples of the same fixed sizes, for kernels."""
 
     def __init__(self, sizes: PadSizes) -> None:
         self.sizes = sizes
