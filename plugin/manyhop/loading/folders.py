@@ -52,7 +52,6 @@ def places(graph: StoredGraph, placement: Place) -> dict[str, Place]:
     """Return the place of ``"topology"`` and of each ``"features NAME"``, equal on all ranks.
 
     Args:
-        graph: the graph in the folder.
         placement: a place for all tensors, or ``"auto"``, a decision of all ranks. ``"sharded"`` applies to features
             that can be sharded; the other tensors are shared.
 
@@ -95,10 +94,7 @@ def load(
     Compressed columns are checked, which reads them once.
 
     Args:
-        graph: the graph in the folder.
-        chosen: place of each tensor.
         placement: the user's placement. It determines whether all ranks call this, or any rank alone.
-        cache: the user's cache size for features in files, see ``cache_files``.
 
     Raises:
         InputError: a truncated or damaged file, or a cache although no features stay in files.

@@ -58,7 +58,6 @@ def first_batches(plan: BatchPlan, first: int = 0, *, received: bool) -> Iterato
     """Yield the positions of the seeds of some batches of epoch 0, each in its context, to learn what batches read.
 
     Args:
-        plan: plan of the batches, with seed 0.
         first: number of the first of them.
         received: whether the caller's batches are made in the same way, so that they have a ``RankBatch``.
     """

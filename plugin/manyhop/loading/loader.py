@@ -103,9 +103,7 @@ class EpochLoader(Resumable, PreparedLoader):
         self._buffers = BufferPool()
         self._ranks: Ranks | None = None
         if self.distributed:
-            assert self.rank_timeout is not None
-            options = {"uneven": self.uneven, "timeout": self.rank_timeout}
-            self._ranks, self.seed = join_ranks(type(self).__name__, self._facts, seed, self._draw_seed, **options)
+            self._ranks, self.seed = join_ranks(self, seed)
             self._schedule(0)  # raises if the batches are uneven and must not be
         self._next_epoch = 0
         self._progress = Progress()
@@ -297,19 +295,15 @@ class EpochLoader(Resumable, PreparedLoader):
         self._stats.begin_epoch()
         make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, exchanges))
         iterator = EpochIterator(
-            progress,
+            self,
             schedule,
             items,
             make,
-            length=length,
             rounds=rounds,
             exchanges=exchanges,
             watched=watched,
-            gpu=self._gpu,
             finish=finish,
-            stats=self._stats,
             snapshot=None if stateful is None else stateful.state_dict,
-            replay=self._replay,
             **threads,
         )
         if self._ranks is not None:

@@ -112,9 +112,7 @@ def hardware(
     locking fails.
 
     Args:
-        device: this rank's GPU.
         together: whether all ranks of the run call this.
-        timeout: seconds to wait for them.
         in_memory: bytes of the data to place that are in the node's memory, but not page-locked.
         pinned: bytes of the data to place that are page-locked.
 

@@ -11,9 +11,6 @@ def note_batch(error: BaseException, *, epoch: int, batch: int, replay: str = ""
     An exception object that is raised again for another batch has the note of the last one only.
 
     Args:
-        error: the exception, of any class.
-        epoch: the epoch of the batch.
-        batch: the index of the batch within its epoch.
         replay: code that creates the batch again, with ``{epoch}`` and ``{batch}``.
     """
     again = f"; to make it again: {replay.format(epoch=epoch, batch=batch)}" if replay else ""

@@ -41,10 +41,7 @@ def decide_memory(
     Args:
         named: name and value of the user's tensors.
         graph: topology that the engine samples; ``None``: another sampler's topology, which is not moved.
-        device: this rank's GPU.
-        mode: the user's ``placement``.
         together: whether all ranks decide together.
-        timeout: seconds to wait for them.
         kept_rows: how many rows of each tensor the GPU caches, by name; ``None``: as many as its memory allows.
         exchanged: for rows in the host memory of nodes, the rows by which GPUs exchange them.
         engine: the user's engine: ``"cugraph"`` distributes the topology.

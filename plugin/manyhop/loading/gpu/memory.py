@@ -43,7 +43,6 @@ class HostMemory:
     Args:
         named: name and value of the user's tensors and arrays; those on a GPU are ignored.
         graph: the topology; ``None``: another sampler's.
-        device: the GPU.
         required: whether the user has chosen places, so that failures to page-lock are errors.
     """
 
@@ -211,11 +210,7 @@ class GPUMemory:
     all ranks create them with a loader, and they never change. Tensors of a store on the GPU are read there.
 
     Args:
-        device: the GPU.
-        placement: places of topology and features, by name.
-        host: topology and features in host memory.
         also_there: whether tensors that are already on the GPU are also placed.
-        timeout: seconds to wait for other ranks.
         together: whether all ranks created it, and chose hot rows of spread tensors for all loaders.
         kept_bytes: bytes of rows to cache, by name; ``None``: according to the placement.
         exchanged: for rows in the host memory of nodes, the rows by which GPUs exchange them.

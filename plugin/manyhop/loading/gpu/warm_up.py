@@ -108,8 +108,6 @@ def prepare(
 
     Args:
         plan: plan of the batches, with seed 0; ``None``: a user's sampler cuts the batches.
-        adapter: adapter of the loader.
-        gpu: runtime of the loader.
         num_threads: number of threads that make batches; 0: the caller makes them.
         sizes_are_known: whether batches have their final sizes.
     """

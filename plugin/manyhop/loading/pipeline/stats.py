@@ -31,13 +31,9 @@ def advise(
     """Return one line about what limits the speed.
 
     Args:
-        batches: number of batches received.
         making: seconds of each stage of making batches, summed over threads.
         waited: seconds the user waited, without the first batch.
         step: seconds of the user's own steps.
-        num_workers: sampling threads of the loader.
-        cores: cores that the process may use.
-        on_gpu: whether a GPU samples and gathers.
     """
     if batches < 2:
         return "too few batches to judge"

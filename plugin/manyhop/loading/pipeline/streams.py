@@ -50,8 +50,6 @@ class Streams:
     the next batch. Times of stages are measured on the GPU, between events.
 
     Args:
-        device: the GPU.
-        stats: statistics that record the times.
         backlog: largest number of batches in progress on the caller's stream when another one is returned. The caller
             waits for older ones, since they hold memory.
     """

@@ -129,8 +129,6 @@ def fill(
 
     Args:
         frames: frame of each sample; they differ only in their sizes.
-        samples: the samples, on the device.
-        counts: counts of each sample.
         device: the GPU; a CPU if triton interprets its kernels.
         num_trees: the tree of padding nodes.
 

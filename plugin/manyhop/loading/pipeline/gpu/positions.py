@@ -39,8 +39,6 @@ class GPUPositions:
         """Return ``plan.many_indices(epoch, batches)`` on the device, enqueued on the current stream.
 
         Args:
-            plan: plan of the batches.
-            epoch: epoch of the batches.
             batches: their numbers.
             tables: up to ``MOST_TABLES`` of ``[num_items] int64``, contiguous, on the device.
 
