@@ -124,7 +124,7 @@ def test_items_that_fail_are_no_end_of_the_epoch(num_workers: int) -> None:
 def test_an_error_of_the_items_keeps_the_note_of_the_pipeline_that_gave_them() -> None:
     inner = Pipeline(range(9), failing(KeyError("nothing")), num_workers=1, epoch=7, replay="again()")
     with pytest.raises(KeyError) as caught:
-        list(Pipeline(inner, lambda batch, item: item, num_workers=1, epoch=8, batch_of=lambda i: 10 * i))
+        list(Pipeline(inner, lambda batch, item: item, num_workers=1, epoch=8, batch_of=lambda i, item: 10 * i))
     assert caught.value.__notes__ == [NOTE]
 
 

@@ -89,7 +89,7 @@ def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -
             raise KeyError("no such node")
         return item
 
-    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, batch_of=lambda i: 100 + 3 * i)
+    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, batch_of=lambda i, item: 100 + 3 * i)
     got: list[int] = []
     with pytest.raises(KeyError, match=f"(?s)no such node.*while making batch {100 + 3 * bad} of epoch 3$") as caught:
         got.extend(pipeline)

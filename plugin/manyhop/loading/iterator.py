@@ -114,7 +114,7 @@ class EpochIterator(Pipeline[Item, Any]):
             epoch=progress.epoch,
             replay=loader._replay,
             stats=loader._stats,
-            batch_of=lambda i: schedule.of_round(i).batch,
+            batch_of=lambda i, item: schedule.of_round(i).batch if item is None else item[0].batch,
             before=None if gpu is None else gpu.streams.settle,
             contents=_contents,
             closing=None if exchanges is None else exchanges.close,

@@ -48,7 +48,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         prefetch: prefetched batches per thread.
         epoch: named in errors.
         replay: code for the user that repeats a failed batch; named in errors.
-        batch_of: index of the batch of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
+        batch_of: ``batch_of(i, item)`` is the index of the batch of the i-th item (``None`` if the item failed),
+            ``i = 0, 1, ...``; default: ``i`` itself.
         timeout: seconds after which waiting for a batch is an error; ``None`` or 0: no limit.
         worker_init: called once in each thread with its index; only without ``pool``.
         pool: threads to use, which continue to run; without it the threads end with the pipeline.
@@ -71,7 +72,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         prefetch: int = 2,
         epoch: int = 0,
         replay: str = "",
-        batch_of: Callable[[int], int] | None = None,
+        batch_of: Callable[[int, Item | None], int] | None = None,
         timeout: float | None = None,
         worker_init: Callable[[int], None] | None = None,
         pool: WorkerPool | None = None,
@@ -87,7 +88,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._replay = replay
         self._items: Iterator[Item] | None = iter(items)
         self._taken = 0
-        self._batch_of = batch_of or (lambda i: i)
+        self._batch_of = batch_of or (lambda i, item: i)
         self._last_batch = 0
         self._timeout = timeout or None
         self._snapshot_of = snapshot
@@ -280,10 +281,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             return None
         except Exception as error:
             self._items = None
-            task: Task[Item, T] = Task(self._batch_of(self._taken), None, None, gate)
+            task: Task[Item, T] = Task(self._batch_of(self._taken, None), None, None, gate)
             task.error, task.last = error, True
             return task
-        batch = self._batch_of(self._taken)
+        batch = self._batch_of(self._taken, item)
         self._taken += 1
         return Task(batch, item, snapshot, gate)
 
