@@ -116,7 +116,7 @@ def add_budgets(
                 n = _keep_new(nodes, src, mode, n)
             if n > 0:
                 number, dst_node, before = i64(mode.position, n), u32(mode.dst_node, n), candidates[src].count
-                relabel(candidates, src, dst, mode, n, number)
+                relabel(candidates, src, dst, mode, n, n, number)
                 for i in range(before, candidates[src].count):
                     budget[i] = 0.0
                 for x in range(n):

@@ -65,7 +65,7 @@ def _edge_type(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key
             fetch_neighbors(edges, mode, t, n)
             _write_ids(edges, mode, t, i64(found[t].out_id + 8 * done, n))
             _write_col(mode, i64(found[t].out_col + 8 * done, n))
-            relabel(nodes, src, dst, mode, n, i64(found[t].out_row + 8 * done, n))
+            relabel(nodes, src, dst, mode, found[t].most, n, i64(found[t].out_row + 8 * done, n))
         done += n
     found[t].total = done
 

@@ -44,29 +44,26 @@ def begin_pass(nodes: Nodes, t: int) -> None:
 
 @helper
 def relabel_by_tree(
-    nodes: Nodes, src: int, dst: int, mode: Mode, neighbor: npt.NDArray[np.uint64], n: int, out: Ints
+    nodes: Nodes, src: int, dst: int, mode: Mode, most: int, neighbor: npt.NDArray[np.uint64], n: int, out: Ints
 ) -> int:
     """Write local ids of neighbours, and append new nodes; return how many are done before there are too many runs."""
     node, tree, slots = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), u64(nodes[src].slots, 1 << 62)
     dst_node, tree_of_dst = u32(mode.dst_node, n), u64(nodes[dst].tree, 1 << 62)
-    x, last = 0, dst_node[n - 1]
-    while x < n:
-        a, stop, end = dst_node[x], n, np.uint64(nodes[src].count)
-        r = tree_of_dst[a]
-        while a < last and tree_of_dst[a + 1] == r:
-            a += 1
-        if a < last:
-            stop = x + 1
-            while dst_node[stop] <= a:
-                stop += 1
-        fits = nodes[src].table_tree == np.int64(r) and np.int64(end) + stop - x <= nodes[src].table_capacity
-        if not fits and not _make_table(nodes, src, r, stop - x):
-            return x
+    x, all, last = np.uint64(0), np.uint64(n), np.uint64(dst_node[n - 1])
+    while x < all:
+        a, end = np.uint64(dst_node[x]), np.uint64(nodes[src].count)
+        b, r = a, tree_of_dst[a]
+        while b < last and tree_of_dst[b + _ONE] == r:
+            b += _ONE
+        bound = min(np.int64(b - a + _ONE) * most, np.int64(all - x))
+        fits = nodes[src].table_tree == np.int64(r) and np.int64(end) + bound <= nodes[src].table_capacity
+        if not fits and not _make_table(nodes, src, r, bound):
+            return np.int64(x)
         shift = _BITS - np.uint64(nodes[src].table_bits)
         mask = (_ONE << np.uint64(nodes[src].table_bits)) - _ONE
         first, entry = end, _first_entry(nodes, src)
-        for i in range(x, stop):
-            u = neighbor[i]
+        while x < all and np.uint64(dst_node[x]) <= b:
+            u = neighbor[x]
             at = u * GAMMA >> shift
             local = slots[at] - entry  # large if the slot is empty
             while local < end and node[local] != u:
@@ -77,11 +74,11 @@ def relabel_by_tree(
                 slots[at] = entry + local
                 node[end] = u
                 end += _ONE
-            out[i] = local
+            out[x] = local
+            x += _ONE
         tree[first:end] = r
         nodes[src].count = int(end)
-        x = stop
-    return n
+    return np.int64(n)
 
 
 @helper
@@ -194,8 +191,11 @@ def plant(nodes: Nodes, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
 
 
 @helper
-def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, n: int, out: Ints) -> None:
-    """Write local ids of a chunk's ``n > 0`` neighbours, of node type ``src``, and append new nodes."""
+def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, most: int, n: int, out: Ints) -> None:
+    """Write local ids of a chunk's ``n > 0`` neighbours, of node type ``src``, and append new nodes.
+
+    ``most``: edges of a frontier node, at most.
+    """
     neighbor = u64(mode.neighbor, n + AHEAD)
     for x in range(AHEAD):  # for the prefetches
         neighbor[n + x] = neighbor[n - 1]
@@ -204,7 +204,7 @@ def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, n: int, out: Ints) -> 
         return
     done = 0
     if nodes[src].num_runs > 0:
-        done = relabel_by_tree(nodes, src, dst, mode, neighbor, n, out)
+        done = relabel_by_tree(nodes, src, dst, mode, most, neighbor, n, out)
         if done < n:
             hash_trees(nodes, src)
     if done < n:
