@@ -249,7 +249,7 @@ def epoch_of_batches(folder):
     loader = manyhop_pyg.NeighborLoader(data, distributed=True, **options)
     batches = [(batch.n_id, batch.x) for batch in loader]
     caches = [record.file_cache for record in records() if record.file_cache is not None]
-    wait_until(lambda: all(cache.has_chosen and not cache.is_renewing for cache in caches))
+    wait_until(lambda: all(len(cache.cached_ids()) and not cache.is_renewing for cache in caches))  # another rank's too
     batches += [(batch.n_id, batch.x) for batch in loader]
     torch.distributed.barrier()
     ids = sorted(cache._segment.id for cache in caches)
