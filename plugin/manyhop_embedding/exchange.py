@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from manyhop.errors import RankError
-from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.peers import Peers, wait_for
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.gradients import Gradients
@@ -82,9 +82,9 @@ class GradientExchange:
             )
             got_ids[from_ranks[rank]].copy_(ids[to_ranks[rank]])
             got_sums[from_ranks[rank]].copy_(sums[to_ranks[rank]])
-            ids_arrive.wait()
+            wait_for(ids_arrive)
             found = sort_ids(got_ids, owners.num_rows)  # while the sums arrive
-            sums_arrive.wait()
+            wait_for(sums_arrive)
         return Gradients(*found, got_sums)
 
     def _others(self, rows: Tensor, parts: list[slice]) -> list[Tensor]:

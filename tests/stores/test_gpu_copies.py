@@ -14,16 +14,16 @@ from manyhop.memory.stores.copies import Copy, Kept, forget
 def test_copies_that_are_current():
     device = torch.device("cpu")
     x = torch.zeros(3)
-    assert not Copy.exists(x, device)
+    assert Copy.find(x, device, compare=False) is None
     copy = Copy.of(x, device)
-    assert Copy.exists(x, device)
-    assert not Copy.exists(torch.zeros(3), device)
+    assert Copy.find(x, device, compare=False) is not None
+    assert Copy.find(torch.zeros(3), device, compare=False) is None
     x += 1
-    assert not Copy.exists(x, device)
+    assert Copy.find(x, device, compare=False) is None
     again = Copy.of(x, device)
-    assert Copy.exists(x, device)
+    assert Copy.find(x, device, compare=False) is not None
     del copy, again
-    assert not Copy.exists(x, device)
+    assert Copy.find(x, device, compare=False) is None
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -91,16 +91,12 @@ class FileCache:
         return -(-(_LINE + 5 * layout.num_rows) // _LINE) * _LINE + capacity * layout.row_bytes
 
     def gather(self, request: RowRequest, pool: BufferPool) -> Tensor:
-        """Return rows ``[count, ...]``.
-
-        Raises:
-            FeatureError: a row number is out of range.
-        """
+        """Return rows ``[count, ...]``; FeatureError: a row number is out of range."""
         from manyhop.features.cpu_kernels import move_rows
         from manyhop.features.cpu_lookup import find_rows, load
         from manyhop.system.paging import prefetch_rows
 
-        layout, index, counts = self._layout, request.index.contiguous(), not _current.counts_nothing
+        layout, index, counts = self._layout, request.index.contiguous(), _current.counting != "not"
         count, width = index.numel(), layout.row_bytes
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
@@ -113,7 +109,7 @@ class FileCache:
         )  # fmt: skip
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
-        if _current.only_counts:
+        if _current.counting == "only":
             self._count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
@@ -283,20 +279,19 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
     fitting = [(source, layout) for source, layout in layouts if layout is not None]
     why, for_size = "", None
     if size == "auto":
-        old_ones = [file_cache(source) for source, _ in fitting]
-        fitting = [each for each, old in zip(fitting, old_ones, strict=True) if old is None or not old.why]
-    places = _in_files([layout for _, layout in fitting])
+        olds = [file_cache(source) for source, _ in fitting]
+        fitting = [each for each, old in zip(fitting, olds, strict=True) if old is None or not old.why]
+    found = [layout for _, layout in fitting]
+    places = _in_files(found)
     if size == "auto":
-        size, why, for_size = _fitting_memory([layout for _, layout in fitting], places)
-    total = sum(layout.num_rows * layout.row_bytes for _, layout in fitting)
+        size, why, for_size = _fitting_memory(found, places)
+    total = sum(layout.num_rows * layout.row_bytes for layout in found)
     for (source, layout), place in zip(fitting, places, strict=True):
         share = size if isinstance(size, float) else min(1.0, size / total)
         capacity, old = int(share * layout.num_rows), file_cache(source)
-        if old is not None and old.capacity == capacity:
-            continue
-        if old is not None:
-            known(source).file_cache = None
-        if capacity > 0:
+        if old is None or old.capacity != capacity:
+            known(source).file_cache = old = None  # before the next one needs memory
+        if old is None and capacity > 0:
             known(source).file_cache = _make_cache(layout, place, capacity, version_of(source), why, for_size)
 
 
@@ -375,24 +370,23 @@ def file_cache(source: Any) -> FileCache | None:
     return cache if cache is not None and cache.is_of(source) else None
 
 
-@contextmanager
-def only_counting() -> Iterator[None]:
+def only_counting() -> AbstractContextManager[None]:
     """Count rows of files that have a cache, in this thread, without reading them: results have undefined content."""
-    before, _current.only_counts = _current.only_counts, True
-    try:
-        yield
-    finally:
-        _current.only_counts = before
+    return _counting("only")
+
+
+def not_counting() -> AbstractContextManager[None]:
+    """Read rows of files that have a cache, in this thread, without counting them: no batch requests them."""
+    return _counting("not")
 
 
 @contextmanager
-def not_counting() -> Iterator[None]:
-    """Read rows of files that have a cache, in this thread, without counting them: no batch requests them."""
-    before, _current.counts_nothing = _current.counts_nothing, True
+def _counting(how: str) -> Iterator[None]:
+    before, _current.counting = _current.counting, how
     try:
         yield
     finally:
-        _current.counts_nothing = before
+        _current.counting = before
 
 
 def take_thread_counts() -> tuple[int, int]:
@@ -403,8 +397,7 @@ def take_thread_counts() -> tuple[int, int]:
 
 
 class _Thread(threading.local):
-    only_counts = False
-    counts_nothing = False
+    counting = "also"
     requested = hits = 0
 
 

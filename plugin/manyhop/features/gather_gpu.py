@@ -291,9 +291,6 @@ def gather_staged(
     """Gather rows on the CPU into pinned memory, which torch reuses after the copy to the GPU.
 
     Rows that the GPU keeps (:class:`CachedRows`) are copied there, while the CPU reads the others.
-
-    Raises:
-        FeatureError: a row number is out of range.
     """
     lookups: dict[tuple[int, int], _Lookup] = {}
     asked: list[RowRequest] = []

@@ -30,19 +30,14 @@ class RowRequest:
     source: Any
     """``torch.Tensor``, ``numpy.ndarray`` or ``numpy.memmap`` of shape ``[num_rows, ...]``, one of them with a cache on
     a GPU (``CachedRows``), or anything else that an index tensor can index (sparse tensors, TensorFrame)."""
-
     index: Tensor
     """``[count] int64 or int32``: row numbers in ``[0, num_rows)``."""
-
     dim: int = 0
     """The dimension that is indexed."""
-
     name: str = "the features"
     """What to call the source in an error."""
-
     bound: int | None = None
     """All row numbers are known to be in ``[0, bound)``: a GPU need not look where the source has as many rows."""
-
     changes: bool = False
     """Rows change from batch to batch: no copy of them may be kept."""
 
@@ -61,16 +56,12 @@ class RowLayout:
 
     address: int
     """Address of row 0."""
-
     stride: int
     """Bytes from one row to the next, of any sign."""
-
     num_rows: int
     row_bytes: int
-
     tail: tuple[int, ...]
     """The shape of a row."""
-
     dtype: torch.dtype
     device: torch.device
 
@@ -239,10 +230,8 @@ class Suspect:
 
     flag: Tensor
     """``[1] int32``, which the kernel writes and the host reads: 1 if a row number is out of range."""
-
     done: torch.cuda.Event | None
     """When the kernel has ended; ``None``: it has."""
-
     requests: Sequence[tuple[RowRequest, int]]
     """The request, and how many rows there are."""
 

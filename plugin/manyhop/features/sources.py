@@ -22,7 +22,6 @@ class HotRows:
     groups: Tensor
     """``[ceil(num_rows / 64), 2] int64``: bit ``i % 64`` of ``groups[i // 64, 0]`` is set if row ``i`` is in the
     set, ``groups[i // 64, 1]`` is the number of rows of the set below row ``64 * (i // 64)``."""
-
     count: int
     """Number of rows in the set."""
 
@@ -69,13 +68,10 @@ class CachedRows:
 
     source: Tensor | np.ndarray[Any, Any]
     """``[num_rows, ...]``: all rows."""
-
     hot: HotRows
     """The set of rows that the GPU caches. Tensors that are indexed by the same ids may share it."""
-
     rows: Tensor
     """``[hot.count, ...]``: these rows, on the GPU."""
-
     counts: Tensor = field(init=False)
     """``[2] int64`` on the GPU: how many rows were requested, and how many of those it had. Kernels count them,
     where the GPU reads the others itself."""
@@ -113,14 +109,9 @@ class Shards:
 
 
 def servers(world: World) -> list[int]:
-    """Return ``[num_nodes]``: which rank of each node this rank asks, so that ranks of a node are asked by as many
-    each.
-    """
-    asked = []
-    for node in range(world.num_nodes):
-        ranks = world.ranks_of(node)
-        asked.append(ranks[world.local_rank % len(ranks)])
-    return asked
+    """Return ``[num_nodes]``: the rank of each node that this rank asks; those of a node are asked by as many each."""
+    ranks = map(world.ranks_of, range(world.num_nodes))
+    return [of_node[world.local_rank % len(of_node)] for of_node in ranks]
 
 
 @dataclass(eq=False)
@@ -133,28 +124,23 @@ class RowsInParts:
 
     rows: Tensor
     """``[len(own_rows), ...]``: the part that is here."""
-
     num_rows: int
     """Rows of all parts together."""
-
     world: World
     """The ranks."""
-
     hot: HotRows | None = None
     """Cached rows of other parts. Tensors that are indexed by the same ids share it."""
-
     hot_rows: Tensor | None = None
     """``[hot.count, ...]``: these rows."""
-
     shards: Shards = field(init=False)
     """The rows of each part."""
 
     def __post_init__(self) -> None:
-        _, num_parts, unit = self._part
+        part, num_parts, unit = self._part
         self.shards = Shards(self.num_rows, num_parts)
         if self.rows.dim() == 0 or self.rows.shape[0] != len(self.own_rows):
             raise FeatureError(
-                f"Expected the {len(self.own_rows)} rows of {unit} {self._part[0]} out of {self.num_rows} on "
+                f"Expected the {len(self.own_rows)} rows of {unit} {part} out of {self.num_rows} on "
                 f"{num_parts} {unit}s, got shape {list(self.rows.shape)}."
             )
         if not self.rows.is_contiguous():

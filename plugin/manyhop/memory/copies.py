@@ -41,7 +41,6 @@ class Copy:
 
     segments: tuple[Segment, ...]
     """The segment with the pickle, then segments of tensors that were in shared memory before."""
-
     pickle_at: tuple[int, int] = (0, 0)
     """Offset and bytes of the pickle."""
 

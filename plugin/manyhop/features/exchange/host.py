@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.peers import Peers, Works
+from manyhop.features.exchange.peers import Peers, wait_for
 from manyhop.features.exchange.requested import Pattern, Piece, Shared, lay_out
 from manyhop.features.exchange.row_exchange import RowExchange, Status, Tag, compare_headers, make_headers
 from manyhop.features.requests import RowRequest, out_of_range
@@ -60,11 +60,7 @@ class Exchange(RowExchange):
         self._peers = Peers(torch.device("cpu"), timeout) if self.world.num_nodes > 1 else None
 
     def all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> None:
-        """Exchange bytes with all ranks, by rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``.
-
-        Raises:
-            RankError: another rank is lost or late.
-        """
+        """Exchange bytes with all ranks, by rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``."""
         with self._failing((-1, -1)):
             self._connected.swap(received, sent, expected, sizes)
 
@@ -100,7 +96,7 @@ class Exchange(RowExchange):
         lengths, parts = [len(question) for question in questions], _number_of_parts(largest, self.world)
         headers = self._compare_headers(tag, pattern.signature, lengths, parts)
         asked = [torch.empty(words, dtype=dtype, device="cpu") for words, _ in headers]
-        self._connected.swap_each(asked, questions).wait()
+        wait_for(self._connected.swap_each(asked, questions))
         given = [words[: len(routes)].tolist() if len(words) else [0] * len(routes) for words in asked]
         ids = [torch.split(words[len(routes) :].long(), counts) for words, counts in zip(asked, given, strict=True)]
         parts = max(parts for _, parts in headers)
@@ -122,22 +118,22 @@ class Exchange(RowExchange):
     def _give(self, routes: list[Routes], given: Counts, ids: Ids, parts: int, pool: BufferPool) -> None:
         """Send rows of this node to the ranks that request them, in parts, some of which are in flight at a time."""
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
-        in_flight: deque[tuple[Works, Tensor]] = deque()
+        in_flight: deque[tuple[list[Any], Tensor]] = deque()
         for k in range(parts):
             if len(in_flight) == _IN_FLIGHT:
-                in_flight.popleft()[0].wait()
+                wait_for(in_flight.popleft()[0])
             pieces, sizes = lay_out(given, nothing, widths, k, parts)
             sent = pool.empty((sum(sizes),), torch.uint8)
             for piece in pieces:
                 routes[piece.group].gather(piece, ids[piece.rank][piece.group], sent)
             in_flight.append((self._connected.send_each(torch.split(sent, sizes)), sent))
         for works, _ in in_flight:
-            works.wait()
+            wait_for(works)
 
     def _take(self, routes: list[Routes], wanted: Counts, parts: int, pool: BufferPool) -> None:
         """Receive the parts of :meth:`_give`; while they are in flight, copy the rows of this node."""
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
-        in_flight: deque[tuple[Works, list[Piece], Tensor]] = deque()
+        in_flight: deque[tuple[list[Any], list[Piece], Tensor]] = deque()
 
         def expect(k: int) -> None:
             pieces, sizes = lay_out(wanted, nothing, widths, k, parts)
@@ -151,7 +147,7 @@ class Exchange(RowExchange):
             r.copy(self.world.num_nodes, [source.hot_rows for source in r.shared.sources])
         for k in range(parts):
             works, pieces, received = in_flight.popleft()
-            works.wait()
+            wait_for(works)
             for piece in pieces:
                 routes[piece.group].scatter(piece, self.world.nodes[piece.rank], received)
             if k + _IN_FLIGHT < parts:
@@ -170,10 +166,7 @@ class Exchange(RowExchange):
         self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
         headers = make_headers(status, tag, signature, text, lengths, parts)
-        received, sizes = (
-            torch.empty(headers.numel(), dtype=torch.int64, device="cpu"),
-            [headers.shape[1]] * len(headers),
-        )
+        received, sizes = torch.empty(headers.numel(), dtype=torch.int64), [headers.shape[1]] * len(headers)
         return received, self._connected.swap(received, headers.view(-1), sizes, sizes, wait=False)
 
     def _disconnect(self) -> None:
@@ -205,29 +198,29 @@ class Routes:
 
     def copy(self, place: int, tables: Sequence[Tensor | None]) -> None:
         """Copy the rows of a place to the results; ``tables``: where it has the rows of each tensor."""
-        from manyhop.features.cpu_kernels import move_rows
-
         begin, count = self.offsets[place], self.count(place)
         rows, positions = self.rows.data_ptr() + 8 * begin, self.positions.data_ptr() + 8 * begin
         for table, out, width in zip(tables, self.outs, self.shared.widths, strict=True):
             if table is not None:
-                move_rows(table.data_ptr(), rows, out.data_ptr(), positions, count, width)
+                _move(table.data_ptr(), rows, out.data_ptr(), positions, count, width)
 
     def gather(self, piece: Piece, ids: Tensor, sent: Tensor) -> None:
         """Gather rows of this node that a rank requests (``[...] int64``) into a message."""
-        from manyhop.features.cpu_kernels import move_rows
-
         table, width = self.shared.sources[piece.table].rows.data_ptr(), self.shared.widths[piece.table]
         rows, message = ids.data_ptr() + 8 * piece.begin, sent.data_ptr() + piece.offset
-        move_rows(table, rows, message, 0, piece.end - piece.begin, width)
+        _move(table, rows, message, 0, piece.end - piece.begin, width)
 
     def scatter(self, piece: Piece, node: int, received: Tensor) -> None:
         """Write rows of a message from a node to the results."""
-        from manyhop.features.cpu_kernels import move_rows
-
         out, width = self.outs[piece.table].data_ptr(), self.shared.widths[piece.table]
         positions = self.positions.data_ptr() + 8 * (self.offsets[node] + piece.begin)
-        move_rows(received.data_ptr() + piece.offset, 0, out, positions, piece.end - piece.begin, width)
+        _move(received.data_ptr() + piece.offset, 0, out, positions, piece.end - piece.begin, width)
+
+
+def _move(*arguments: int) -> None:
+    from manyhop.features.cpu_kernels import move_rows
+
+    move_rows(*arguments)
 
 
 def _number_of_parts(nbytes: int, world: World) -> int:
@@ -238,11 +231,7 @@ def _number_of_parts(nbytes: int, world: World) -> int:
 
 
 def _route(request: RowRequest, shared: Shared, outs: Sequence[Tensor], pool: BufferPool) -> Routes:
-    """Sort the ids of an index.
-
-    Raises:
-        FeatureError: an id is out of range.
-    """
+    """Sort the ids of an index; FeatureError: one is out of range."""
     from manyhop.features.cpu_lookup import route
 
     source: ShardedRows = request.source

@@ -87,23 +87,23 @@ class Peers:
                 self._call_torch(received, sent, expected, sizes)
         return _OnItsWay(stream, side.record_event(), (received, sent))
 
-    def swap_each(self, received: Sequence[Tensor], sent: Sequence[Tensor]) -> Works:
+    def swap_each(self, received: Sequence[Tensor], sent: Sequence[Tensor]) -> list[Any]:
         """Enqueue an exchange of ``[ranks]`` tensors of any sizes, which may overlap; empty ones for this rank.
 
         Returns:
-            The work: its ``wait`` orders the current stream, or the host, after the exchange.
+            The work: :func:`wait_for` orders the current stream, or the host, after the exchange.
         """
         if self._on_gpu:
-            return Works([dist.all_to_all(list(received), list(sent), group=self.group, async_op=True)])
-        return Works(self.receive_each(received).works + self.send_each(sent).works)
+            return [dist.all_to_all(list(received), list(sent), group=self.group, async_op=True)]
+        return self.receive_each(received) + self.send_each(sent)
 
-    def send_each(self, sent: Sequence[Tensor]) -> Works:
+    def send_each(self, sent: Sequence[Tensor]) -> list[Any]:
         """Begin to send ``[ranks]`` tensors, over gloo, except empty ones."""
-        return Works([dist.isend(each, rank, group=self.group) for rank, each in enumerate(sent) if len(each)])
+        return [dist.isend(each, rank, group=self.group) for rank, each in enumerate(sent) if len(each)]
 
-    def receive_each(self, received: Sequence[Tensor]) -> Works:
+    def receive_each(self, received: Sequence[Tensor]) -> list[Any]:
         """Begin to receive ``[ranks]`` tensors, over gloo, except empty ones."""
-        return Works([dist.irecv(each, rank, group=self.group) for rank, each in enumerate(received) if len(each)])
+        return [dist.irecv(each, rank, group=self.group) for rank, each in enumerate(received) if len(each)]
 
     def is_idle(self) -> bool:
         """Return whether all ranks have participated in the last collective that this one has enqueued."""
@@ -150,20 +150,10 @@ class Peers:
         return True
 
 
-@dataclass(frozen=True)
-class Works:
-    """Work in flight."""
-
-    works: list[Any]
-
-    def wait(self) -> None:
-        """Wait for all of it.
-
-        Raises:
-            RuntimeError: a rank is lost or late.
-        """
-        while self.works:
-            self.works.pop().wait()
+def wait_for(works: list[Any]) -> None:
+    """Wait for work in flight, and forget it; RuntimeError: a rank is lost or late."""
+    while works:
+        works.pop().wait()
 
 
 @dataclass

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from manyhop.features.requests import RowRequest
-from manyhop.features.sources import HotRows, RowsInParts
+from manyhop.features.sources import RowsInParts
 
 ALIGNMENT = 16
 """Rows of each tensor begin at a multiple of this many bytes in a message."""
@@ -43,7 +41,7 @@ class Pattern:
     """
 
     def __init__(self, requests: Sequence[RowRequest]) -> None:
-        self._tensors = [_tensor(request) for request in requests]
+        self._tensors = [(r.source, r.source.hot, r.source.rows, r.name) for r in requests]
         self._indices = _indices(requests)
         self.ranks = requests[0].source.world.world_size if requests else 1
         self.wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
@@ -60,7 +58,7 @@ class Pattern:
             group.dtypes.append(source.dtype)
             facts.append((request.name, source.shape, source.dtype, group.members[0]))
         self.groups = list(groups.values())
-        self.signature = _checksum(tuple(facts))
+        self.signature = zlib.crc32(repr(tuple(facts)).encode())
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Return whether requests are for the same tensors, and share indices in the same way."""
@@ -73,19 +71,10 @@ class Pattern:
         return _indices(requests) == self._indices
 
 
-def _tensor(request: RowRequest) -> tuple[RowsInParts, HotRows | None, Tensor, str]:
-    return request.source, request.source.hot, request.source.rows, request.name
-
-
 def _indices(requests: Sequence[RowRequest]) -> list[int]:
     """Return ``[requests]``, the first request with the same index."""
     ids = [id(request.index) for request in requests]
     return [ids.index(each) for each in ids] if len(ids) > 1 else [0] * len(ids)
-
-
-@functools.lru_cache(64)
-def _checksum(facts: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) -> int:
-    return zlib.crc32(repr(facts).encode())
 
 
 @dataclass

@@ -85,7 +85,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
     for status in (Status.FAILED, Status.LEFT):
         ranks = tuple(r for r, head in enumerate(heads) if head[0] == status)
         if ranks:
-            text = _text(headers[ranks[0]])
+            text = reason_in(headers[ranks[0]])
             what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {counted(tag[1], 'batch')}"
             error = ExchangeEndedError(f"{name}: {control.rank_names(ranks)} {what}", ranks=ranks)
             error.without_reason = not text
@@ -109,39 +109,33 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
     return [(words, parts) for *_, words, parts in heads]
 
 
-def has_reason(header: Tensor) -> bool:
-    """Return whether the header of a rank that failed, ``[HEADER_WORDS] int64``, has the reason."""
-    return bool(header[_HEAD] != 0)
+def _lost(name: str, key: str, world: World, tag: Tag, error: RuntimeError) -> ExchangeLostError:
+    """Return the error of a connection that fails, or of no answer.
 
-
-def absent(key: str, world: World) -> tuple[int, ...]:
-    """Return the ranks that have not reported the loss of the exchange ``key`` in the store."""
-    missing = [rank for rank in range(world.world_size) if rank != world.rank]
-    store = control.side_store()
-    if store is None:
-        return ()
+    It names the ranks that have not reported the loss of the exchange ``key`` in the store.
+    """
+    missing, key = [rank for rank in range(world.world_size) if rank != world.rank], f"{key}/{tag[0]}/{tag[1]}"
     try:
-        store.set(f"{key}/{world.rank}", "")
+        store = control.side_store()
+        if store is None:
+            missing = []
+        else:
+            store.set(f"{key}/{world.rank}", "")
         end = time.monotonic() + _GRACE_SECONDS
         while missing and time.monotonic() < end:
             missing = [missing[k] for k in control.absent(store, [f"{key}/{rank}" for rank in missing])]
             time.sleep(0.02)
     except RuntimeError:  # the process that holds the store has ended
-        return ()
-    return tuple(missing)
-
-
-def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> ExchangeLostError:
-    """Return the error of a connection that fails, or of no answer; ``key`` names the exchange in the store."""
-    missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
+        missing = []
     who = f"{control.rank_names(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)
-    found = ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+    found = ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=tuple(missing))
     found.may_be_late = not any(word in cause.lower() for word in _BROKEN)
     return found
 
 
-def _text(header: Tensor) -> str:
+def reason_in(header: Tensor) -> str:
+    """Return the reason in the header of a rank that failed, ``[HEADER_WORDS] int64``."""
     words = header[_HEAD:HEADER_WORDS].contiguous()
     return bytes(words.view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")
 
@@ -289,7 +283,7 @@ class RowExchange:
             raise
         except RuntimeError as error:
             self._disconnect()
-            self._ended = lost(self._name, self._store_key, tag, self.world, error)
+            self._ended = _lost(self._name, self._store_key, self.world, tag, error)
             raise self._ended from error
         except BaseException as error:
             self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")

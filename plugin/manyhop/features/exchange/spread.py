@@ -38,7 +38,7 @@ def send_in_chunks(
     row_bytes: int,
     all_to_all: AllToAll,
 ) -> Iterator[tuple[range, Tensor]]:
-    """Send rows to other ranks, and yield received rows. All ranks exhaust the iterator.
+    """Send rows to other ranks, and yield numbers and bytes of received rows. All ranks exhaust the iterator.
 
     Args:
         flows: (sender, receiver) -> the rows that go this way, by their numbers in the whole tensor.
@@ -48,9 +48,6 @@ def send_in_chunks(
         num_ranks: of all.
         row_bytes: bytes of a row, at least 1.
         all_to_all: sends bytes between hosts.
-
-    Yields:
-        Numbers of some rows, and their bytes ``[len(rows) * row_bytes] uint8``.
     """
     chunk = max(1, _CHUNK_BYTES // row_bytes)
     for k in range(-(-max(map(len, flows.values()), default=0) // chunk)):
@@ -98,13 +95,16 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
         RankError: another rank failed or is late.
     """
     world = exchange.world
-    parts = _agree_on_parts(part, begin, what, timeout)
+    control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
+    every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
+    parts = [range(other["begin"], other["end"]) for other in every]
+    check_parts(parts, what)
     part = part.contiguous()
     mine = wanted[world.node]
     rows = node_memory((len(mine), *part.shape[1:]), part.dtype, what)
     width = math.prod(part.shape[1:]) * part.dtype.itemsize
     here = overlap(parts[world.rank], mine)
-    source, target = _bytes(part), _bytes(rows)
+    source, target = flat_bytes(part).numpy(), flat_bytes(rows).numpy()  # torch would count writes
     _copy(source, here, begin, target, mine.start, width)
     if world.num_nodes > 1 and width > 0:
         _send(torch.from_numpy(source), target, parts, wanted, width, exchange)
@@ -130,15 +130,6 @@ def _send(
         _copy(data.numpy(), come, come.start, target, first, width)
 
 
-def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list[range]:
-    """Return ``[world_size]``: the rows that each rank has; checked."""
-    control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
-    every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
-    parts = [range(other["begin"], other["end"]) for other in every]
-    check_parts(parts, what)
-    return parts
-
-
 def check_parts(parts: Sequence[range], what: str) -> int:
     """Return the number of rows of all parts together; FeatureError if they do not follow each other."""
     end = 0
@@ -156,10 +147,3 @@ def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, wid
     """Copy some rows; ``begin`` and ``first`` are the numbers of the first rows of source and target."""
     rows_there = slice((rows.start - first) * width, (rows.stop - first) * width)
     target[rows_there] = source[(rows.start - begin) * width : (rows.stop - begin) * width]
-
-
-def _bytes(tensor: Tensor) -> Bytes:
-    """Return the memory of a tensor. Torch does not count writing to it as a change: counts would differ between
-    ranks.
-    """
-    return flat_bytes(tensor).numpy()

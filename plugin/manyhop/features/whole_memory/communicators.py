@@ -25,11 +25,7 @@ _COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200
 
 
 def require_room(division: Division, rank: int, *, name: str, timeout: float) -> None:
-    """Compare the needs of a tensor with the free memory. All ranks of the run call it, and all raise if one does.
-
-    Raises:
-        CapacityError: naming the tensor, the sizes and remedies.
-    """
+    """Compare the needs of a tensor with the free memory. All ranks of the run call it, and all raise if one does."""
     need = division.bytes_of_ranks()[rank]
     facts = {"need": need, "free": _free_on_gpu(need + _SPARE)}
     every = control.exchange(f"room for {name}", facts, timeout=timeout)
@@ -39,11 +35,7 @@ def require_room(division: Division, rank: int, *, name: str, timeout: float) ->
 
 
 def require_communicator(title: str, *, timeout: float) -> None:
-    """Require room for a communicator on every rank's GPU. All ranks of the run call it, and all raise if one does.
-
-    Raises:
-        CapacityError: naming the ranks and remedies.
-    """
+    """Require room for a communicator on every rank's GPU. All ranks of the run call it, and all raise if one does."""
     every = control.exchange(f"room for {title}", {"free": _free_on_gpu(_COMMUNICATOR)}, timeout=timeout)
     lacking = [rank for rank, fact in enumerate(every) if fact["free"] < _COMMUNICATOR]
     if lacking:
@@ -58,9 +50,6 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
     """Start CUDA, in this process, on the GPUs of other ranks of its node as well. All ranks of the run call it.
 
     Each process needs some hundred MB of each GPU. All ranks raise if one cannot have them.
-
-    Raises:
-        CapacityError: naming the GPU and remedies.
     """
     here, reason = torch.cuda.current_device(), ""
     torch.cuda.empty_cache()  # other processes may need the memory that torch caches
@@ -83,14 +72,7 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
 
 
 def shortage(division: Division, need: Sequence[int], free: Sequence[int], name: str) -> str | None:
-    """Return the text of an error; ``None`` if there is room.
-
-    Args:
-        division: of the tensor.
-        need: ``[world_size]`` bytes that each rank allocates.
-        free: ``[world_size]`` bytes that are free on the GPU of each rank.
-        name: of the tensor.
-    """
+    """Return the text of an error, from the bytes that each rank allocates and has free; ``None`` if there is room."""
     for rank, (needed, there) in enumerate(zip(need, free, strict=True)):
         if needed > 0 and there < needed + _SPARE:
             return (
@@ -160,11 +142,7 @@ _communicators: dict[Scope, Communicator] = {}
 
 
 def binding() -> ModuleType:
-    """Return WholeGraph's functions, loaded when first needed.
-
-    Raises:
-        MissingExtraError: pylibwholegraph is not installed.
-    """
+    """Return WholeGraph's functions, loaded when first needed."""
     try:
         import pylibwholegraph.binding.wholememory_binding as wmb
     except ImportError as error:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -202,7 +203,7 @@ class WholeMemory:
         shards = self.division.shards
         if self.division.kind == "distributed":
             wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
-            send_rows(part, parts, self.local, wanted, self._rank, self._ranks, timeout=self._timeout)
+            send_rows(part, parts, self.local, wanted, self._rank, timeout=self._timeout)
         else:
             for held in map(shards.rows_of, range(shards.num_nodes)):  # a copy writes to one GPU
                 copy_overlap(part, parts[self._rank], self.whole[held.start : held.stop], held)
@@ -224,10 +225,8 @@ class WholeMemory:
     def _allocate(self) -> None:
         wmb, division = binding(), self.division
         partition = torch.tensor(division.partition, dtype=torch.uint64).numpy()
-        kind, location = self._type_and_location()
-        self._handle = wmb.malloc(
-            division.allocated_bytes, self._communicator.handle, kind, location, division.row_bytes, partition
-        )
+        handle, place = self._communicator.handle, self._type_and_location()
+        self._handle = wmb.malloc(division.allocated_bytes, handle, *place, division.row_bytes, partition)
         self._number = self._communicator.add(self._handle)
         self._lease = _Lease()
         weakref.finalize(self._lease, self._communicator.unused.add, self._number).atexit = False
@@ -308,9 +307,8 @@ def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Grap
     control.agree("a graph over several GPUs", {"tables": facts}, timeout=timeout)
     begins, total = lay_out([table.nbytes for _, table in tables])
     memory = WholeMemory((total,), torch.uint8, name="the topology", timeout=timeout)
-    local, mine = memory.local, memory.local_rows
     for begin, (_, table) in zip(begins, tables, strict=True):
-        copy_overlap(flat_bytes(table), range(begin, begin + table.nbytes), local, mine)
+        copy_overlap(flat_bytes(table), range(begin, begin + table.nbytes), memory.local, memory.local_rows)
     memory.finish("is copied")
     whole = memory.whole
     views = {
@@ -341,8 +339,5 @@ def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
 
 def lay_out(sizes: list[int]) -> tuple[list[int], int]:
     """Return where tables of this many bytes begin in one piece of memory, and how large that is."""
-    begins, end = [], 0
-    for size in sizes:
-        begins.append(end)
-        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    *begins, end = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
     return begins, end

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from manyhop.system.progress import Progress
 Kind = Literal["continuous", "distributed"]
 """``continuous``: one range of addresses over the memory of a node's GPUs. ``distributed``: every rank reads its own
 part only."""
-
-KINDS: tuple[Kind, ...] = ("continuous", "distributed")
 
 # WholeGraph allocates pages of this size, and larger ones for large tensors.
 _PAGE, _LARGE_PAGE, _LARGE = 2 << 20, 512 << 20, 16 << 30
@@ -45,8 +43,8 @@ class Division:
     kind: Kind
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"Expected a kind of {', '.join(KINDS)}, got {self.kind!r}.")
+        if self.kind not in get_args(Kind):
+            raise InputError(f"Expected a kind of {', '.join(get_args(Kind))}, got {self.kind!r}.")
         if not self.shape or any(n < 0 for n in self.shape):
             raise FeatureError(f"Expected the shape [num_rows, ...], got {list(self.shape)}.")
         if self.row_bytes == 0:
@@ -130,14 +128,7 @@ def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> 
 
 
 def send_rows(
-    part: Tensor,
-    parts: Sequence[range],
-    target: Tensor,
-    wanted: Sequence[range],
-    rank: int,
-    ranks: Sequence[int],
-    *,
-    timeout: float,
+    part: Tensor, parts: Sequence[range], target: Tensor, wanted: Sequence[range], rank: int, *, timeout: float
 ) -> None:
     """Send rows between ranks, through host memory, a chunk at a time.
 
@@ -146,17 +137,17 @@ def send_rows(
         parts: ``[num_ranks]``: numbers of the rows of each rank.
         target: ``[len(wanted[rank]), ...]``: written: rows for this rank.
         wanted: ``[num_ranks]``: numbers of the rows for each rank.
-        rank: this one, among them.
-        ranks: ``[num_ranks]``: all ranks of the run.
+        rank: this one, among all ranks of the run.
         timeout: seconds to wait for other ranks.
     """
     import torch.distributed as dist
 
     copy_overlap(part, parts[rank], target, wanted[rank])
+    ranks = range(len(parts))
     if len(ranks) == 1:
         return
     row_bytes = math.prod(target.shape[1:]) * target.dtype.itemsize
-    flows = {(a, b): overlap(parts[a], wanted[b]) for a in range(len(ranks)) for b in range(len(ranks)) if a != b}
+    flows = {(a, b): overlap(parts[a], wanted[b]) for a in ranks for b in ranks if a != b}
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     try:
         send = partial(dist.all_to_all_single, group=group)

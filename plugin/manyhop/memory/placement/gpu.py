@@ -89,12 +89,11 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
     mode = ALIASES.get(asked, asked)
     check_names([topology, *features])
     _check_mode(mode, hardware)
-    items = {item.name: item for item in (topology, *features)}
     search = _Search(topology, features, hardware, mode)
     places = search.best()
     if places is None:
         auto = mode != "auto" and _Search(topology, features, hardware, "auto").best() is not None
-        raise CapacityError(too_much(items, search.most_modest(), hardware, asked, auto))
+        raise CapacityError(too_much(search.items, search.most_modest(), hardware, asked, auto))
     return _placement(topology, features, hardware, mode, places)
 
 

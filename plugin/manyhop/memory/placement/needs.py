@@ -226,22 +226,16 @@ def too_much(
     remedies, meant = [], ALIASES.get(mode, mode)
     if auto:
         remedies.append("pass placement='auto', with which all fits")
-    shortages = []
-    lacking = Needs(items, places, hardware).lacking()
-    if "gpu" in lacking:
-        needed, usable = lacking["gpu"]
-        shortages.append(
-            f"{in_units(needed)} on each GPU, where {in_units(usable)} are usable ({1 - GPU_RESERVE:.0%} of what is "
-            "free)"
-        )
-        remedies.append(f"use GPUs with {in_units(_free_for(needed, GPU_RESERVE))} of free memory")
-    if "host" in lacking:
-        needed, usable = lacking["host"]
-        shortages.append(
-            f"{in_units(needed)} in the memory of each node, where {in_units(usable)} are usable ({1 - RESERVE:.0%} of "
-            "what is free)"
-        )
-        remedies.append(f"use nodes with {in_units(_free_for(needed, RESERVE))} of free memory")
+    shortages, lacking = [], Needs(items, places, hardware).lacking()
+    for kind, where, reserve, unit in (
+        ("gpu", "on each GPU", GPU_RESERVE, "GPUs"), ("host", "in the memory of each node", RESERVE, "nodes"),
+    ):  # fmt: skip
+        if kind in lacking:
+            needed, usable = lacking[kind]
+            shortages.append(
+                f"{in_units(needed)} {where}, where {in_units(usable)} are usable ({1 - reserve:.0%} of what is free)"
+            )
+            remedies.append(f"use {unit} with {in_units(int(needed / (1 - reserve)) + 1)} of free memory")
     if "pinned" in lacking:
         needed, limit = lacking["pinned"]
         shortages.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
@@ -256,7 +250,3 @@ def too_much(
         remedies.append("let the GPUs hold a part each (distributed=True)")
     remedies.append("store features as float16 or bfloat16")
     return f"placement={mode!r} needs {' and '.join(shortages)}. One of these may help: {'; '.join(remedies)}."
-
-
-def _free_for(needed: int, reserve: float) -> int:
-    return int(needed / (1 - reserve)) + 1

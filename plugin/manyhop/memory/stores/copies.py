@@ -30,13 +30,9 @@ _CHUNK = 4 << 20  # words that a GPU multiplies at a time
 def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> int:
     """Return a 32-bit checksum of dtype, shape and entries.
 
-    Every entry counts if the tensor has at most ``whole`` bytes. From larger ones, 4096 entries are read, at
-    positions that depend on the number of entries alone: the first four, the last four, and runs of four spread evenly
-    between, so that memory-mapped files are read at 1024 places.
-
-    Args:
-        values: a dense tensor, of any shape and dtype, on any device; or an array.
-        whole: bytes, 64 KiB or more.
+    Every entry counts if the tensor has at most ``whole`` bytes, 64 KiB or more. From larger ones, 4096 entries are
+    read, at positions that depend on the number of entries alone: the first four, the last four, and runs of four
+    spread evenly between, so that memory-mapped files are read at 1024 places.
     """
     if isinstance(values, np.ndarray):
         shape = values.shape
@@ -117,10 +113,6 @@ class Version:
         """Return the tensor and its version, as torch counts it; ``None`` for arrays."""
         return (self._source, self._version) if isinstance(self._source, Tensor) else None
 
-    def is_of(self, value: Any) -> bool:
-        """Return whether it is a version of this very tensor or array."""
-        return self._source is value
-
     def is_current(self) -> bool:
         """Return whether it has not been changed in place (changes of arrays are not detected)."""
         return not isinstance(self._source, Tensor) or self._source._version == self._version
@@ -138,7 +130,7 @@ class Kept(Version):
         """Return the copy of a tensor's current values; ``compare``: compare checksums as well."""
         record = known_if_any(value)
         found = None if record is None else record.copies.get(where)
-        if not isinstance(found, cls) or not found.is_of(value) or not found.is_current():
+        if not isinstance(found, cls) or found._source is not value or not found.is_current():
             return None
         return found if not compare or found._checksum == checksum(value, whole=WHOLE_ONCE) else None
 
@@ -160,11 +152,6 @@ class Copy(Kept):
         """Return the copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
         with _lock:
             return Copy.find(value, device) or Copy(value, device).keep(device)
-
-    @staticmethod
-    def exists(value: Any, device: torch.device) -> bool:
-        """Return whether a loader of this process holds a copy on a device that is current."""
-        return Copy.find(value, device, compare=False) is not None
 
 
 _lock = threading.RLock()

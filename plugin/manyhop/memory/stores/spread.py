@@ -26,6 +26,7 @@ from manyhop.ranks import world
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory
 
+T = TypeVar("T")
 RowsT = TypeVar("RowsT", bound=Tensor | DistributedRows)
 
 TOPOLOGY = "topology"
@@ -54,11 +55,7 @@ class Held:
 class SpreadRows(Kept):
     """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks create it.
 
-    Raises:
-        CapacityError: there is not enough memory on the GPUs.
-        InputError: GPUs that cannot read each other's memory; a rank without its own GPU.
-        MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks have different tensors, or are late.
+    Raises as ``WholeMemory``.
     """
 
     def __init__(self, value: Any, place: Place, name: str, timeout: float) -> None:
@@ -145,9 +142,7 @@ class TopologyPlace:
     def claim(self, graph: Graph, owner: Any) -> None:
         """Let loaders read tables of the store's edges in this place.
 
-        Args:
-            graph: the tables.
-            owner: key by which later samplers over the same edges find them.
+        ``owner``: key by which later samplers over the same edges find them.
         """
         known(graph).store_place = weakref.ref(self)
         self._owners[id(graph)] = owner
@@ -181,7 +176,7 @@ class ResidentMemory:
     """Copies and spread rows that GPUs hold already, for other loaders. They are kept as long as this object."""
 
     def __init__(self, named: Sequence[tuple[str, Any]], graph: Graph | None, device: torch.device) -> None:
-        self._copied = {name for name, value in named if Copy.exists(value, device)}
+        self._copied = {name for name, value in named if Copy.find(value, device, compare=False)}
         self._rows: dict[str, dict[int, SpreadRows]] = {}
         for name, value in named:
             found = [SpreadRows.find(value, place) for place in SPREAD_PLACES]
@@ -201,11 +196,13 @@ class ResidentMemory:
     def keep_common(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Drop everything that some rank lacks; ``every`` holds the facts of each."""
         self._copied.intersection_update(*(facts["copied"] for facts in every))
-        for name, found in self._rows.items():
-            common = set(found).intersection(*(facts["spread"].get(name, ()) for facts in every))
-            self._rows[name] = {number: found[number] for number in common}
-        common = set(self._graphs).intersection(*(facts["spread"].get(TOPOLOGY, ()) for facts in every))
-        self._graphs = {number: self._graphs[number] for number in common}
+
+        def common(name: str, found: dict[int, T]) -> dict[int, T]:
+            numbers = set(found).intersection(*(facts["spread"].get(name, ()) for facts in every))
+            return {number: found[number] for number in numbers}
+
+        self._rows = {name: common(name, found) for name, found in self._rows.items()}
+        self._graphs = common(TOPOLOGY, self._graphs)
 
     def places(self, name: str, *, together: bool) -> frozenset[Place]:
         """Return where the rows of a name, or the topology, are; alone, a rank only reads rows without an exchange."""
@@ -228,9 +225,4 @@ def _forget_at_shutdown() -> None:
     global _run
     if _run != world.token():
         _run = world.token()
-        world.at_shutdown(_forget)
-
-
-def _forget() -> None:
-    """Find nothing any more: the memory ends with the run."""
-    forget(SPREAD_PLACES)
+        world.at_shutdown(lambda: forget(SPREAD_PLACES))  # the memory ends with the run

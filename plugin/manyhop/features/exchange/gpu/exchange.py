@@ -27,8 +27,8 @@ from manyhop.features.exchange.row_exchange import (
     Status,
     Tag,
     compare_headers,
-    has_reason,
     make_headers,
+    reason_in,
 )
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import DistributedRows, HotRows
@@ -217,10 +217,6 @@ class GPUExchange(RowExchange):
 
         Returns:
             ``[groups]``: the most rows that any rank requests from a different rank.
-
-        Raises:
-            FeatureError: an id is out of range.
-            RankError: another rank failed, left or is out of step.
         """
         reported, needs, wrong = self._flight.reported, [], None
         most = reported[:, NEEDS : NEEDS + len(groups)].max(axis=0, initial=0).tolist()
@@ -247,7 +243,7 @@ class GPUExchange(RowExchange):
     def _raise_mismatch(self, signature: int, tag: Tag) -> None:
         headers = [torch.from_numpy(header) for header in self._flight.reported[:, :HEADER_WORDS]]
         for header in headers:
-            if header[0] == Status.FAILED and not has_reason(header):  # set by a GPU that found a wrong id
+            if header[0] == Status.FAILED and not reason_in(header):  # set by a GPU that found a wrong id
                 header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
         headers.insert(self.world.rank, make_headers(Status.ASKS, tag, signature, "", [0])[0])
         compare_headers(self._name, torch.stack(headers), self.world.rank, tag)
@@ -280,10 +276,7 @@ class GPUExchange(RowExchange):
             return None
         key = torch._C._cuda_getCurrentStream(self._device.index)
         if key != self._stream_key:
-            self._stream_key, self._stream = (
-                key,
-                torch.cuda.current_stream(self._device),
-            )  # creating it takes 10 us
+            self._stream_key, self._stream = key, torch.cuda.current_stream(self._device)  # creating it takes 10 us
         self._stream.wait_event(self._done)
         if self._peers is not None:
             self._stream.wait_event(self._peers.done)
@@ -337,11 +330,7 @@ class _Announcement:
     """Event after the announcement; ``None`` without a GPU."""
 
     def wait(self) -> None:
-        """Wait until all ranks have participated.
-
-        Raises:
-            RuntimeError: a rank is lost or late.
-        """
+        """Wait until all ranks have participated."""
         for work in self.works:
             work.wait()
         self.flight.wait()

@@ -85,14 +85,7 @@ class Flight:
         self.sent[: self.ranks - 1, :HEADER_WORDS].copy_(headers, non_blocking=True)
 
     def start(self, peers: Peers | None, *, wait: bool) -> Any:
-        """Enqueue the exchange on the current stream.
-
-        Returns:
-            Without a GPU, the work to wait for; otherwise ``None``.
-
-        Raises:
-            RuntimeError: without a GPU, a rank is lost or late.
-        """
+        """Enqueue the exchange on the current stream. Return the work to wait for, ``None`` on a GPU."""
         return None if peers is None else peers.swap(self._flat[0], self._flat[1], self._sizes, self._sizes, wait=wait)
 
     def report_arguments(self) -> tuple[int, ...]:
@@ -110,11 +103,7 @@ class Flight:
             self._event.record(stream)
 
     def wait(self) -> None:
-        """Wait for the report.
-
-        Raises:
-            RuntimeError: a rank is lost or late.
-        """
+        """Wait for the report; RuntimeError: a rank is lost or late."""
         if self._event is None:
             return
         begin = time.monotonic()
@@ -188,13 +177,7 @@ class SpeculativeQuota:
         self._taken: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def shares(self, signature: int, widths: Sequence[Sequence[int]], id_bytes: int) -> Shares:
-        """Return the layout of the quota in an exchange.
-
-        Args:
-            signature: signature of the requests, equal on all ranks.
-            widths: ``[groups][tables]``: bytes of a row of each tensor that is read by the same index.
-            id_bytes: bytes of a row number.
-        """
+        """Return the layout of the quota in an exchange with requests of this signature; see :meth:`Shares.of`."""
         kind = self._kinds.get(signature)
         if kind is None:
             return Shares.of([0] * len(widths), widths, id_bytes, 0, 0)
@@ -204,13 +187,7 @@ class SpeculativeQuota:
         return kind.shares[1]
 
     def learn(self, signature: int, needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int) -> None:
-        """Learn from the counts of an exchange, which are equal on all ranks.
-
-        Args:
-            signature: signature of the requests.
-            needs: ``[groups]``: the most rows that any rank requested from a different rank.
-            widths, id_bytes: as in :meth:`shares`.
-        """
+        """Learn from ``needs``, ``[groups]``: the most rows that any rank requested from a different rank."""
         kind = self._kinds.get(signature)
         if kind is None:
             kind = self._kinds[signature] = _Kind()

@@ -139,8 +139,7 @@ class Transfer:
     def send_rest(self, needs: Sequence[int]) -> None:
         """Send the rows beyond the quota, in parts. All ranks do so, or none does.
 
-        Args:
-            needs: ``[groups]``: the most rows that any rank requests from a different rank.
+        ``needs``: ``[groups]``: the most rows that any rank requests from a different rank.
         """
         caps = self.shares.row_caps
         left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
@@ -192,11 +191,8 @@ class Transfer:
     def _ids(self, peers: Peers, given: list[list[int]], taken: Sequence[Sequence[int]], came: bool) -> list[_Ids]:
         """Return the ids requested from this rank, by group.
 
-        Args:
-            peers: the other ranks.
-            given: ``[ranks][groups]``: rows that each rank requests from this one.
-            taken: ``[ranks][groups]``: rows that this rank requests from each.
-            came: whether all ids came with the headers, on all ranks; otherwise ranks send them now.
+        ``given`` and ``taken`` are ``[ranks][groups]``: rows that each rank requests from this one, and this one from
+        each. Unless all ids ``came`` with the headers, on all ranks, ranks send them now.
         """
         if came:
             begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
