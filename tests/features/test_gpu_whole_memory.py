@@ -11,7 +11,7 @@ import manyhop
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.whole_memory import communicators
 from manyhop.features.whole_memory import memory as wholegraph
-from manyhop.features.whole_memory.memory import WholeMemory, share_graph, tables_of
+from manyhop.features.whole_memory.memory import WholeMemory, share_graph
 from manyhop.graph import EdgeInput, build_graph
 
 DTYPES = [
@@ -168,10 +168,10 @@ def test_a_graph_is_in_one_piece_of_memory(stand_in):
     edges = EdgeInput(row=torch.tensor([2, 0, 1]), col=torch.tensor([0, 1, 0]), weight=torch.rand(3).double())
     graph = build_graph({"a": 3, "b": 2}, {("a", "to", "b"): edges}, node_time={"b": torch.tensor([5, 7])})
     spread, memory = share_graph(graph)
-    tables, own = dict(tables_of(spread)), dict(tables_of(graph))
-    assert list(tables) == list(own)
-    for name, table in tables.items():
+    assert [csc.tables().keys() for csc in spread.csc.values()] == [csc.tables().keys() for csc in graph.csc.values()]
+    tables, own = ([*g.tables(), *g.node_time.values()] for g in (spread, graph))
+    for table, expected in zip(tables, own, strict=True):
         assert (table.data_ptr() - memory.whole.data_ptr()) % 256 == 0
-        assert torch.equal(table, own[name])
-        assert table.dtype == own[name].dtype
+        assert torch.equal(table, expected)
+        assert table.dtype == expected.dtype
     assert spread.num_nodes == graph.num_nodes

@@ -67,11 +67,7 @@ class RowLayout:
 
 
 def row_layout(source: Any, name: str) -> RowLayout | None:
-    """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing.
-
-    Raises:
-        FeatureError: an array of a dtype that torch does not have.
-    """
+    """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing."""
     if type(source) is Tensor or type(source) is torch.nn.Parameter:
         plain = (
             source.layout is torch.strided
@@ -114,14 +110,7 @@ _CPU = torch.device("cpu")
 
 
 def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
-    """Gather the rows of sources that this process can index.
-
-    Returns:
-        One result per request, in order.
-
-    Raises:
-        FeatureError: for an index out of range, or a source that cannot be indexed.
-    """
+    """Gather the rows of sources that this process can index: as :func:`manyhop.features.gather`."""
     results: list[Any] = []
     copies: list[Callable[[], None]] = []
     for request in requests:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from manyhop.features.sources import ShardedRows, servers
 from manyhop.ranks import control
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
+from manyhop.system.threads import available_cores
 
 # Bytes that one rank sends another at a time. Measured: with cores for all threads, as much as the cache of a core
 # holds; otherwise each part costs changes of the thread.
@@ -225,8 +225,7 @@ def _move(*arguments: int) -> None:
 
 def _number_of_parts(nbytes: int, world: World) -> int:
     """Return the number of parts of the rows that ranks send, at most ``nbytes`` from one to another."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    enough = cores >= _THREADS * world.local_world_size
+    enough = available_cores() >= _THREADS * world.local_world_size
     return max(1, math.ceil(nbytes / (_PART_BYTES if enough else _PART_BYTES_FEW_CORES)))
 
 

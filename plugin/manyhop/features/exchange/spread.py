@@ -30,25 +30,19 @@ def overlap(a: range, b: range) -> range:
 
 
 def send_in_chunks(
-    flows: Mapping[tuple[int, int], range],
-    part: Tensor,
-    begin: int,
-    rank: int,
-    num_ranks: int,
-    row_bytes: int,
-    all_to_all: AllToAll,
+    flows: Mapping[tuple[int, int], range], part: Tensor, begin: int, rank: int, num_ranks: int, all_to_all: AllToAll
 ) -> Iterator[tuple[range, Tensor]]:
     """Send rows to other ranks, and yield numbers and bytes of received rows. All ranks exhaust the iterator.
 
     Args:
         flows: (sender, receiver) -> the rows that go this way, by their numbers in the whole tensor.
-        part: ``[count, ...]``: the rows of this rank.
+        part: ``[count, ...]``: the rows of this rank, of at least one byte.
         begin: number of the first of them.
         rank: this one.
         num_ranks: of all.
-        row_bytes: bytes of a row, at least 1.
         all_to_all: sends bytes between hosts.
     """
+    row_bytes = math.prod(part.shape[1:]) * part.itemsize
     chunk = max(1, _CHUNK_BYTES // row_bytes)
     for k in range(-(-max(map(len, flows.values()), default=0) // chunk)):
         pieces = {ends: flow[k * chunk : (k + 1) * chunk] for ends, flow in flows.items()}
@@ -126,7 +120,7 @@ def _send(
     }
     begin, first = parts[world.rank].start, wanted[world.node].start
     rows = source.view(-1, width)  # bytes, as not all operators of torch support all dtypes
-    for come, data in send_in_chunks(flows, rows, begin, world.rank, world.world_size, width, exchange.all_to_all):
+    for come, data in send_in_chunks(flows, rows, begin, world.rank, world.world_size, exchange.all_to_all):
         _copy(data.numpy(), come, come.start, target, first, width)
 
 

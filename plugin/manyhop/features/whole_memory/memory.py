@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -21,7 +21,7 @@ from manyhop.features.whole_memory.partition import Division, Kind, copy_overlap
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
-from manyhop.graph import CSC, Graph
+from manyhop.graph import Graph
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.arrays import flat_bytes
@@ -302,42 +302,21 @@ def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Grap
         CapacityError: there is not enough memory on the GPUs.
         RankError: ranks have different graphs, or are late.
     """
-    tables = list(tables_of(graph))
-    facts = zlib.crc32(repr([(name, list(table.shape), str(table.dtype)) for name, table in tables]).encode())
+    tables = [*graph.tables(), *graph.node_time.values()]
+    shapes = [(list(table.shape), str(table.dtype)) for table in tables]
+    facts = zlib.crc32(repr([list(graph.csc), list(graph.node_time), shapes]).encode())
     control.agree("a graph over several GPUs", {"tables": facts}, timeout=timeout)
-    begins, total = lay_out([table.nbytes for _, table in tables])
+    *begins, total = accumulate((-(-table.nbytes // _ALIGNMENT) * _ALIGNMENT for table in tables), initial=0)
     memory = WholeMemory((total,), torch.uint8, name="the topology", timeout=timeout)
-    for begin, (_, table) in zip(begins, tables, strict=True):
+    for begin, table in zip(begins, tables, strict=True):
         copy_overlap(flat_bytes(table), range(begin, begin + table.nbytes), memory.local, memory.local_rows)
     memory.finish("is copied")
-    whole = memory.whole
-    views = {
-        name: whole[begin : begin + table.nbytes].view(table.dtype)
-        for begin, (name, table) in zip(begins, tables, strict=True)
-    }
-    return with_tables(graph, views), memory
-
-
-def tables_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tables of a graph."""
-    for edge_type, csc in graph.csc.items():
-        for name, table in csc.tables().items():
-            yield f"{edge_type} {name}", table
-    for node_type, times in graph.node_time.items():
-        yield f"{node_type} time", times
-
-
-def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
-    """Return the graph with other tensors instead, named as :func:`tables_of` does."""
-    csc: dict[tuple[str, str, str], CSC] = {}
+    views = (
+        memory.whole[begin : begin + table.nbytes].view(table.dtype)
+        for begin, table in zip(begins, tables, strict=True)
+    )
+    csc = {}
     for edge_type, edges in graph.csc.items():
-        present: dict[str, Any] = {name: tables[f"{edge_type} {name}"] for name in edges.tables()}
-        csc[edge_type] = replace(edges.made(), **present)
-    node_time = {node_type: tables[f"{node_type} time"] for node_type in graph.node_time}
-    return replace(graph, csc=csc, node_time=node_time)
-
-
-def lay_out(sizes: list[int]) -> tuple[list[int], int]:
-    """Return where tables of this many bytes begin in one piece of memory, and how large that is."""
-    *begins, end = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
-    return begins, end
+        there: dict[str, Any] = {name: next(views) for name in edges.tables()}
+        csc[edge_type] = replace(edges.made(), **there)
+    return replace(graph, csc=csc, node_time={node_type: next(views) for node_type in graph.node_time}), memory

@@ -146,12 +146,11 @@ def send_rows(
     ranks = range(len(parts))
     if len(ranks) == 1:
         return
-    row_bytes = math.prod(target.shape[1:]) * target.dtype.itemsize
     flows = {(a, b): overlap(parts[a], wanted[b]) for a in ranks for b in ranks if a != b}
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     try:
         send = partial(dist.all_to_all_single, group=group)
-        for come, data in send_in_chunks(flows, part, parts[rank].start, rank, len(ranks), row_bytes, send):
+        for come, data in send_in_chunks(flows, part, parts[rank].start, rank, len(ranks), send):
             rows = data.view(target.dtype).view(-1, *target.shape[1:])
             copy_overlap(rows, come, target, wanted[rank])
     finally:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -222,7 +223,7 @@ class GPUExchange(RowExchange):
         most = reported[:, NEEDS : NEEDS + len(groups)].max(axis=0, initial=0).tolist()
         for group, state, need in zip(groups, self._flight.reported_state[: len(groups)].tolist(), most, strict=True):
             bad = state.pop()
-            group.set_counts(state)
+            group.ends = list(accumulate(state))
             needs.append(max(need, *state[1:-2], 0))
             if bad and wrong is None:
                 wrong = out_of_range(group.request, bad - 1, group.request.source.num_rows)
@@ -291,11 +292,9 @@ class GPUExchange(RowExchange):
             if self._peers is not None:
                 self._peers.done.record(stream)
 
-    def _is_current(self) -> bool:
-        return self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
-
     def _on_device(self) -> AbstractContextManager[Any]:  # new threads start with device 0
-        return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
+        is_current = self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
+        return contextlib.nullcontext() if is_current else torch.cuda.device(self._device)
 
     def _disconnect(self) -> None:
         """Give up the connections, and abort them, which unblocks kernels that wait on this GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ class Group:
     deduplicate: bool = False
     """Whether repeated ids are removed."""
     ends: list[int] = field(default_factory=list)
-    """``[num_ranks + 2]``: end of each bucket; known after :meth:`set_counts`."""
+    """``[num_ranks + 2]``: end of each bucket; known after the report of the headers."""
 
     def set_memory(self, scratch: Tensor, address: int) -> None:
         """Set the scratch memory and its address."""
@@ -76,11 +76,6 @@ class Group:
     def repeated(self) -> slice:
         """Return the entries of repeated ids."""
         return slice(0, self.ends[0])
-
-    @property
-    def remote(self) -> slice:
-        """Return the entries whose rows other ranks own."""
-        return slice(self.ends[0], self.ends[-3])
 
     @property
     def own(self) -> slice:
@@ -104,11 +99,7 @@ class Group:
     def remote_rows(self) -> Tensor:
         """Return the sorted rows of other ranks, ``[...] int32 or int64``."""
         rows = self.scratch[self.begin : self.begin + self.count * self.id_bytes // 4]
-        return (rows.view(torch.int64) if self.id_bytes == 8 else rows)[self.remote]
-
-    def set_counts(self, state: Sequence[int]) -> None:
-        """Set the sizes of the buckets, ``[num_ranks + 2]``."""
-        self.ends = list(accumulate(state))
+        return (rows.view(torch.int64) if self.id_bytes == 8 else rows)[self.ends[0] : self.ends[-3]]
 
 
 def make_groups(
