@@ -119,7 +119,7 @@ def test_features_of_a_typed_graph_cover_all_types(tmp_path):
     config = yaml.safe_load((tmp_path / "metadata.yaml").read_text())
     config["graph"]["feature_data"].pop()
     (tmp_path / "metadata.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(GraphError, match=r"Edge feature p does not cover all edge types"):
+    with pytest.raises(GraphError, match="edge data 'p' for all edge types"):
         gb.OnDiskDataset(tmp_path)
     config["graph"]["feature_data"] = [
         {"domain": "node", "name": "x", "type": "no", "format": "numpy", "path": "x.npy"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from manyhop.arguments import check_range, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.tensor_file import replacing
-from manyhop.system.threads import in_forked_children
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,
     entry_of,
@@ -27,19 +26,10 @@ from manyhop_graphbolt.features.on_disk import (
     read_tensor,
 )
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.make import fused_csc_sampling_graph, sort_by_destination
+from manyhop_graphbolt.graph.make import fused_csc_sampling_graph, joined, sort_by_destination
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, GBWarning, ends_of
 
-
-class _Process:
-    is_forked = False
-
-
-def _note() -> None:
-    _Process.is_forked = True
-
-
-in_forked_children(_note)
+_IMPORTED_IN = os.getpid()
 
 
 @contextmanager
@@ -50,10 +40,7 @@ def on_one_core_if_forked() -> Iterator[None]:
     child that does so waits for ever for threads which only the parent has.
     """
     before = torch.get_num_threads()
-    if not _Process.is_forked or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
+    torch.set_num_threads(before if os.getpid() == _IMPORTED_IN else 1)
     try:
         yield
     finally:
@@ -152,13 +139,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return config
 
 
-def _yaml() -> ModuleType:
+def _yaml() -> Any:
     try:
         import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
     except ImportError:
         raise MissingExtraError("PyYAML", "dgl", "Reading datasets of GraphBolt") from None
-    module: ModuleType = yaml
-    return module
+    return yaml
 
 
 def _has_originals(files: DatasetFolder) -> bool:
@@ -256,7 +242,7 @@ def _attributes(
 
     ``sizes`` has the number of nodes, and edges, by type.
     """
-    found: dict[str, dict[str, dict[Any, Tensor]]] = {"node": {}, "edge": {}}
+    found: dict[str, dict[Any, dict[str, Tensor]]] = {domain: {t: {} for t in some} for domain, some in sizes.items()}
     for feature in map(feature_of, entries):
         size = sizes.get(feature.domain, {}).get(feature.type)
         if size is None:
@@ -269,22 +255,11 @@ def _attributes(
         values = read_tensor(path, feature.format)
         if values.size(0) != size:
             raise GraphError(f"{path}: Expected {size} rows, one per {feature.domain}, got {values.size(0)}.")
-        of_name = found[feature.domain].setdefault(feature.name, {})
-        if feature.type in of_name:
+        of_type = found[feature.domain][feature.type]
+        if feature.name in of_type:
             raise InputError(f"Expected each feature of the graph in metadata.yaml once, got '{feature.name}' twice.")
-        of_name[feature.type] = values
-    for domain, by_name in found.items():
-        for name, by_kind in by_name.items():
-            if set(by_kind) != set(sizes[domain]):
-                raise GraphError(
-                    f"{domain.capitalize()} feature {name} does not cover all {domain} types. Existing types: "
-                    f"{sorted(by_kind)}. Expected types: {list(sizes[domain])}."
-                )
-    node_data, edge_data = [
-        {name: torch.cat([by_kind[t] for t in sizes[domain]]) for name, by_kind in by_name.items()}
-        for domain, by_name in found.items()
-    ]
-    return node_data, edge_data
+        of_type[feature.name] = values
+    return joined(found["node"], "node"), joined(found["edge"], "edge")
 
 
 def _count(value: object) -> int:

@@ -60,14 +60,14 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     return tensor.t() if fortran else tensor
 
 
-def read_feature(path: str | Path, fmt: str) -> files.Rows | Tensor:
+def read_feature(path: str | Path, fmt: str, *, in_memory: bool = True) -> files.Rows | Tensor:
     """Return the rows of a feature, ``[num_rows, ...]`` of at least two dimensions. Of files of ``numpy.save`` whose
-    rows follow each other, nothing is read yet; others are read as a whole."""
+    rows follow each other, nothing is read yet; others are read as a whole; ``in_memory=False`` maps them."""
     path = Path(path)
-    if fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
+    if in_memory and fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
         rows = read_npy(path)
         return files.Rows(rows.parts, rows.dtype, rows.shape[1:] or (1,))
-    tensor = read_tensor(path, fmt)
+    tensor = read_tensor(path, fmt, in_memory=in_memory)
     return tensor.view(-1, 1) if tensor.dim() == 1 else tensor
 
 

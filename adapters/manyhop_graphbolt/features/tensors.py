@@ -23,7 +23,7 @@ from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, as_it_is, ro
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.progress import to_device
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
-from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
+from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature
 from manyhop_graphbolt.types import GBWarning, show
 
 _PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others; malloc's threshold is at most 32 MiB
@@ -264,8 +264,7 @@ class DiskBasedFeature(TorchBasedFeature):
     def __init__(
         self, path: str | PathLike[str], metadata: dict[str, object] | None = None, num_threads: int | None = None
     ) -> None:
-        rows = read_tensor(Path(path), "numpy", in_memory=False)
-        super().__init__(rows.view(-1, 1) if rows.dim() == 1 else rows, metadata)
+        super().__init__(read_feature(Path(path), "numpy", in_memory=False), metadata)
         self._mapped = self._tensor  # until all rows are replaced
 
     def read_into_memory(self) -> TorchBasedFeature:
@@ -327,10 +326,8 @@ class TorchBasedFeatureStore(BasicFeatureStore):
             elif spec.format == "numpy":
                 features[key] = DiskBasedFeature(spec.path, spec.extra_fields)
             else:
-                mapped = read_tensor(spec.path, spec.format, in_memory=False)
-                features[key] = TorchBasedFeature(
-                    mapped.view(-1, 1) if mapped.dim() == 1 else mapped, spec.extra_fields
-                )
+                mapped = read_feature(spec.path, spec.format, in_memory=False)
+                features[key] = TorchBasedFeature(mapped, spec.extra_fields)
             features[key]._exchange = exchange
         super().__init__(features)
 

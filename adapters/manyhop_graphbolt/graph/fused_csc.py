@@ -107,19 +107,11 @@ class FusedCSC:
         return tuple(map(etype_str_to_tuple, names))
 
     def node_attribute(self, name: str | None) -> Tensor | None:
-        """Return a node attribute, ``[num_nodes, ...]``; ``None`` for no name.
-
-        Raises:
-            GraphError: an unknown name.
-        """
+        """Return a node attribute, ``[num_nodes, ...]``; ``None`` for no name. An unknown one raises GraphError."""
         return _named(self.node_attributes, name, "node")
 
     def edge_attribute(self, name: str | None) -> Tensor | None:
-        """Return an edge attribute, ``[num_edges, ...]``; ``None`` for no name.
-
-        Raises:
-            GraphError: an unknown name.
-        """
+        """Return an edge attribute, ``[num_edges, ...]``; ``None`` for no name. An unknown one raises GraphError."""
         return _named(self.edge_attributes, name, "edge")
 
     def add_node_attribute(self, name: str, tensor: Tensor) -> None:

@@ -90,11 +90,7 @@ class FusedCSCSamplingGraph(FusedCSC):
 
         Args:
             fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
-            probs_name: see :meth:`topology`.
-            times: ``node_time`` and ``edge_time``; see :meth:`topology`.
-
-        Raises:
-            GraphError: see :meth:`topology`.
+            probs_name: see :meth:`topology`, also for ``node_time`` and ``edge_time`` of ``times``, and errors.
         """
         hops = [fanout_list(fanout) for fanout in fanouts]
         several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
@@ -147,20 +143,10 @@ class FusedCSCSamplingGraph(FusedCSC):
         """Sample edges into nodes: the time of the edge and of its source must be earlier than the node's time.
 
         Args:
-            nodes: see :meth:`sample_neighbors`.
+            nodes: see :meth:`sample_neighbors`, also for ``fanouts``, ``replace``, ``probs_name``, result and errors.
             input_nodes_timestamp: ``[n]`` time of each node; by node type or not.
-            fanouts: see :meth:`sample_neighbors`.
-            replace: sample with replacement.
-            probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
             node_timestamp_attr_name: node attribute with times.
             edge_timestamp_attr_name: edge attribute with times.
-
-        Returns:
-            A subgraph with a column per node, whose rows are nodes of the graph.
-
-        Raises:
-            InputError: arguments that do not fit the graph.
-            GraphError: an attribute is missing, or of a wrong dtype or length.
         """
         times = {"node_time": node_timestamp_attr_name, "edge_time": edge_timestamp_attr_name}
         if not any(times.values()):

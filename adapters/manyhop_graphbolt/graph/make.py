@@ -150,9 +150,9 @@ def from_dglgraph(
         {},
         attributes,
     )
-    for name, values in _joined({t: g.nodes[t].data for t in ntypes}, "node").items():
+    for name, values in joined({t: g.nodes[t].data for t in ntypes}, "node").items():
         graph.add_node_attribute(name, values)
-    for name, values in _joined({t: g.edges[t].data for t in etypes}, "edge").items():
+    for name, values in joined({t: g.edges[t].data for t in etypes}, "edge").items():
         graph.add_edge_attribute(name, values[order])
     return graph
 
@@ -174,9 +174,9 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tenso
     return found.colptr, found.row.long(), found.position.long()
 
 
-def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
+def joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
     """Concatenate data of all types. Raise GraphError for data that only some types have."""
-    joined = {}
+    found = {}
     for name in dict.fromkeys(name for data in by_type.values() for name in data):
         missing = [t for t, data in by_type.items() if name not in data]
         if missing:
@@ -184,5 +184,5 @@ def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict
                 f"Expected {domain} data '{name}' for all {domain} types, since it becomes one attribute of the "
                 f"sampling graph, got none for {missing}. Remove it from the graph, and read it from a feature store."
             )
-        joined[name] = torch.cat([data[name].cpu() for data in by_type.values()])
-    return joined
+        found[name] = torch.cat([data[name].cpu() for data in by_type.values()])
+    return found

@@ -145,9 +145,8 @@ class DistributedItemSampler(ItemSampler):
     ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
 
     Args:
-        item_set: see :class:`ItemSampler`.
+        item_set: see :class:`ItemSampler`, also for ``minibatcher``.
         batch_size: items per batch of a rank.
-        minibatcher: see :class:`ItemSampler`.
         drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
         shuffle: see :class:`ItemSampler`; among all items of all ranks.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.

@@ -136,9 +136,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         """Return the number of minibatches of an epoch."""
         return len(self._chain.sampler)
 
-    def _length(self) -> int:
-        return len(self._schedule(0))
-
     def _plan(self, seed: int = 0) -> BatchPlan:
         assert self.batch_size is not None
         return replace(self._chain.sampler.plan, seed=seed, batch_size=self.batch_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,18 +104,6 @@ _name = cache(etype_tuple_to_str)
 _HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 
 
-class _Part(NamedTuple):
-    """Seed nodes, or one or both ends of seed edges."""
-
-    seeds: str | None
-    """The type of the seeds; ``None``: untyped."""
-
-    end: int
-    nodes: Tensor
-    times: Tensor | None
-    are_seeds: bool
-
-
 def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     """Return the nodes that sampling begins with, and their times (``None`` without a ``timestamp``).
 
@@ -131,29 +119,29 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     timestamp = getattr(minibatch, "timestamp", None)
     if minibatch.seeds is None:
         raise InputError("Expected a minibatch with seeds, got one without. Name the items of the ItemSet so.")
-    seeds, given_times, parts = by_type(minibatch.seeds), by_type(timestamp), dict[str | None, list[_Part]]()
+    seeds, given_times = by_type(minibatch.seeds), by_type(timestamp)
+    ends: dict[str | None, dict[tuple[str | None, int], Tensor]] = {}
+    """Node type -> (type of seeds, 0 or 1: which end of links) -> nodes."""
+    times: dict[str | None, list[Tensor]] = {}
     for kind, given in seeds.items():
         ids = seeds[kind] = _checked_seeds(given, "seeds" if kind is None else f"seeds of type '{kind}'")
-        times = given_times.get(kind, given_times.get(None))
-        times = None if times is None else _of_all(times, len(ids))
-        if ids.dim() == 1 or kind is None:
-            each = None if times is None else times.repeat_interleave(ids.dim())
-            parts.setdefault(kind, []).append(_Part(kind, 0, ids.reshape(-1), each, ids.dim() == 1))
+        own = given_times.get(kind, given_times.get(None))
+        own = None if own is None else _of_all(own, len(ids))
+        typed_links = ids.dim() == 2 and kind is not None
+        for i, ntype in enumerate(ends_of(kind) if typed_links else [kind]):
+            ends.setdefault(ntype, {})[kind, i] = ids[:, i] if typed_links else ids.reshape(-1)
+            if own is not None:
+                times.setdefault(ntype, []).append(own if typed_links else own.repeat_interleave(ids.dim()))
+    nodes, places = dict[str | None, Tensor](), dict[tuple[str | None, int], Tensor]()
+    for ntype, by_end in ends.items():
+        parts, (kind, _) = list(by_end.values()), next(iter(by_end))
+        if timestamp is None and (len(parts) > 1 or seeds[kind].dim() == 2):
+            nodes[ntype], positions = unique_and_compact(parts)
         else:
-            for i, ntype in enumerate(ends_of(kind)):
-                parts.setdefault(ntype, []).append(_Part(kind, i, ids[:, i], times, False))
-    nodes, of_nodes = dict[str | None, Tensor](), dict[str | None, Tensor]()
-    places: dict[tuple[str | None, int], Tensor] = {}
-    for ntype, some in parts.items():
-        ends = [part.nodes for part in some]
-        if timestamp is None and not (len(some) == 1 and some[0].are_seeds):
-            nodes[ntype], positions = unique_and_compact(ends)
-        else:
-            ids = nodes[ntype] = ends[0] if len(ends) == 1 else torch.cat(ends)
-            every = torch.arange(ids.numel(), dtype=ends[0].dtype, device=ids.device)
-            positions = torch.split(every, [end.numel() for end in ends])
-            of_nodes[ntype] = torch.cat([part.times for part in some if part.times is not None] or [ids[:0]])
-        places |= {(part.seeds, part.end): place for part, place in zip(some, positions, strict=True)}
+            ids = nodes[ntype] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            every = torch.arange(ids.numel(), dtype=parts[0].dtype, device=ids.device)
+            positions = torch.split(every, [part.numel() for part in parts])
+        places |= zip(by_end, positions, strict=True)
     compacted = {
         kind: torch.stack([places[kind, 0], places[kind, 1]], dim=1)
         if (kind, 1) in places
@@ -161,6 +149,7 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
         for kind, ids in seeds.items()
     }
     minibatch.compacted_seeds = as_given(compacted)
+    of_nodes = {ntype: torch.cat(times.get(ntype, [ids[:0]])) for ntype, ids in nodes.items()}
     return as_given(nodes), None if timestamp is None else as_given(of_nodes)
 
 
@@ -343,9 +332,7 @@ class TemporalNeighborSampler(SubgraphSampler):
     Args:
         datapipe: minibatches with ``timestamp``.
         graph: a :class:`FusedCSCSamplingGraph`.
-        fanouts: as for :class:`NeighborSampler`.
-        replace: sample with replacement.
-        prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
+        fanouts: see :class:`NeighborSampler`, also for ``replace`` and ``prob_name``.
         node_timestamp_attr_name: node attribute with the times of nodes.
         edge_timestamp_attr_name: edge attribute with the times of edges.
 

@@ -206,12 +206,8 @@ def exclude_seed_edges(
     """Remove the seed edges from all sampled layers of a minibatch.
 
     Args:
-        minibatch: a minibatch of links whose layers are sampled.
-        include_reverse_edges: also exclude the reverses of the seed edges.
-        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
-
-    Returns:
-        The minibatch.
+        minibatch: a minibatch of links whose layers are sampled, which is returned.
+        include_reverse_edges: see :class:`SeedEdgesExcluder`, also for ``reverse_etypes_mapping``.
 
     Raises:
         InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
