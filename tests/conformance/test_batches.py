@@ -5,11 +5,11 @@ import gc
 import os
 import pickle
 import threading
-import time
 
 import pytest
 import torch
 from harness import EDGES, NUM_NODES, SEEDS, X
+from pipeline_threads import ours, wait_until
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
@@ -17,17 +17,9 @@ from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 
 
-def ours():
-    """The threads of loaders."""
-    return {t for t in threading.enumerate() if t.name.startswith("manyhop-") and "gather" not in t.name}
-
-
-def ended(threads):
-    """Wait for threads: those of a loader that was dropped end by themselves."""
-    end = time.monotonic() + 60
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < end:
-        time.sleep(0.01)
-    return not any(thread.is_alive() for thread in threads)
+def ended(before):
+    """Wait for the threads of loaders that were dropped or are done."""
+    return wait_until(lambda: set(ours()) <= set(before))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -59,7 +51,7 @@ def test_threads_do_not_matter(harness, options, shuffle):
     before = ours()
     expected = [harness.epoch(one) for _ in range(2)]
     assert [harness.epoch(other) for _ in range(2)] == expected
-    assert options.get("persistent_workers") or ended(ours() - before)
+    assert options.get("persistent_workers") or ended(before)
     assert expected[0] != expected[1]
     assert harness.epoch(harness.loader(shuffle=shuffle, seed=4)) != expected[0]
     seeds = [[seed for batch in epoch for seed in batch[0]] for epoch in expected]
@@ -80,15 +72,15 @@ def test_leaving_early_leaves_nothing_behind(harness, persistent):
     loader, expected = harness.loader(num_workers=2, persistent_workers=persistent), harness.loader()
     first = harness.take(next(iter(loader))).ids()
     gc.collect()
-    threads = ours() - before
-    assert persistent or ended(threads)
+    threads = set(ours())
+    assert persistent or ended(before)
     assert [first] == harness.epoch(expected)[:1]
     assert harness.epoch(loader) == harness.epoch(expected)
     if persistent:
-        assert ours() - before == threads
+        assert set(ours()) == threads
     del loader
     gc.collect()
-    assert ended(ours() - before)
+    assert ended(before)
 
 
 def test_two_iterators_at_once(harness):
@@ -207,9 +199,7 @@ def test_functions_and_cores_of_workers(harness, num_workers):
     loader = harness.loader(num_workers=num_workers, worker_init_fn=init)
     for _ in range(2):
         list(loader)
-    end = time.monotonic() + 60  # a thread may come to its first line when another has made all batches
-    while len(calls) < 2 * num_workers and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: len(calls) == 2 * num_workers)  # one may begin when another has made all batches
     assert sorted(calls) == sorted([(worker, True, mine) for worker in range(num_workers)] * 2)
     if num_workers:
         calls.clear()
