@@ -24,7 +24,7 @@ from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 
 if TYPE_CHECKING:
-    from manyhop.loading.loader import EpochLoader
+    from manyhop.loading.gpu.runtime import GPURuntime
 
 Item: TypeAlias = tuple[RankBatch, Any]
 """Input of a batch: its ``RankBatch``, and the positions of its seeds or the key to look them up."""
@@ -83,7 +83,8 @@ class EpochIterator(Pipeline[Item, Any]):
     """Yields the batches of one epoch, in order.
 
     Args:
-        loader: the loader, whose progress is updated with each batch; not referenced.
+        progress: updated with each batch.
+        length: number of batches of a whole epoch; ``None``: unknown.
         rounds: number of items; ``None``: unknown.
         exchanges: exchanges with other ranks, if any; they end with the iteration.
         watched: reports this rank's progress to other ranks, and their failures to this one.
@@ -91,19 +92,20 @@ class EpochIterator(Pipeline[Item, Any]):
 
     def __init__(
         self,
-        loader: EpochLoader,
+        progress: Progress,
         schedule: RankSchedule,
         items: Iterable[Any],
         make: Callable[[int, Any], Any] | Groups[Any, Any],
         *,
+        length: int | None,
         rounds: int | None,
         exchanges: EpochExchanges | None,
         watched: Iteration | None,
+        gpu: GPURuntime | None,
         **options: Any,
     ) -> None:
-        progress, gpu = loader._progress, loader._gpu
         progress.schedule, progress.rounds = schedule, rounds
-        self._progress, self._length = progress, loader._length()
+        self._progress, self._length = progress, length
         self._watched, self._gpu, self._exchanges = watched, gpu, exchanges
         self._run_ended = self._failed = False
         if watched is not None:
@@ -112,8 +114,6 @@ class EpochIterator(Pipeline[Item, Any]):
             items,
             make,
             epoch=progress.epoch,
-            replay=loader._replay,
-            stats=loader._stats,
             batch_of=lambda i, item: schedule.of_round(i).batch if item is None else item[0].batch,
             before=None if gpu is None else gpu.streams.settle,
             contents=_contents,

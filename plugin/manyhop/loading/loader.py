@@ -103,7 +103,9 @@ class EpochLoader(Resumable, PreparedLoader):
         self._buffers = BufferPool()
         self._ranks: Ranks | None = None
         if self.distributed:
-            self._ranks, self.seed = join_ranks(self, seed)
+            assert self.rank_timeout is not None
+            options = {"uneven": self.uneven, "timeout": self.rank_timeout}
+            self._ranks, self.seed = join_ranks(type(self).__name__, self._facts, seed, self._draw_seed, **options)
             self._schedule(0)  # raises if the batches are uneven and must not be
         self._next_epoch = 0
         self._progress = Progress()
@@ -172,7 +174,12 @@ class EpochLoader(Resumable, PreparedLoader):
         """Make batches on a GPU from now on. All ranks that share them call it."""
         from manyhop.loading.gpu.runtime import GPURuntime
 
-        self._gpu = GPURuntime(self, device, placement)
+        self._gpu = GPURuntime(
+            type(self).__name__, self._adapter(), device, placement, stats=self._stats, pool=self._buffers,
+            batch_size=self.batch_size, by_part=self._parts is not None, distributed=self.distributed,
+            rank_timeout=self.rank_timeout, engine=self.engine,
+            can_distribute=self.engine is not None or (not self.timeout and self._can_distribute()),
+        )  # fmt: skip
 
     def _warm_up_gpu(self) -> None:
         """Do the work that the first batch on the GPU would wait for."""
@@ -295,17 +302,10 @@ class EpochLoader(Resumable, PreparedLoader):
         self._stats.begin_epoch()
         make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, exchanges))
         iterator = EpochIterator(
-            self,
-            schedule,
-            items,
-            make,
-            rounds=rounds,
-            exchanges=exchanges,
-            watched=watched,
-            finish=finish,
-            snapshot=None if stateful is None else stateful.state_dict,
-            **threads,
-        )
+            progress, schedule, items, make, length=length, rounds=rounds, exchanges=exchanges, watched=watched,
+            gpu=self._gpu, finish=finish, stats=self._stats, replay=self._replay,
+            snapshot=None if stateful is None else stateful.state_dict, **threads,
+        )  # fmt: skip
         if self._ranks is not None:
             self._ranks.begun(iterator)
         self._announce(iterator)

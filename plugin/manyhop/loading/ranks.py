@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import manyhop
 from manyhop import World
@@ -16,9 +16,6 @@ from manyhop.loading.pipeline import UnevenRule, WorkerThreads, end_workers
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 from manyhop.ranks.world import at_shutdown
-
-if TYPE_CHECKING:
-    from manyhop.loading.loader import EpochLoader
 
 MakeExchange: TypeAlias = Callable[[str, float], RowExchange | None]
 """Builds the exchange of a loader, from its title and a timeout, on all ranks; ``None``: not needed."""
@@ -133,20 +130,25 @@ class _Threads:
         end_workers(self._running)
 
 
-def join_ranks(loader: EpochLoader, seed: int | None) -> tuple[Ranks, int]:
+def join_ranks(
+    kind: str,
+    facts: Callable[[int | None], dict[str, Any]],
+    seed: int | None,
+    draw: Callable[[], int],
+    *,
+    uneven: UnevenRule,
+    timeout: float,
+) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all call this. Return its ranks and its seed.
 
-    Without a seed, rank 0 draws it.
+    ``facts(seed)`` returns the facts that must be equal on all ranks. Without a seed, rank 0 draws it.
 
     Raises:
         RankError: ranks pass different arguments, or are late.
     """
-    timeout = loader.rank_timeout
-    assert timeout is not None
     world = manyhop.init(timeout=timeout)
     # The title, by which answers are found, must not depend on the class, which may differ.
-    control.agree("a loader of several ranks", loader._facts(seed), timeout=timeout)
+    control.agree("a loader of several ranks", facts(seed), timeout=timeout)
     if seed is None:
-        facts = {"seed": loader._draw_seed()}
-        seed = int(control.exchange("seed of a loader", facts, timeout=timeout)[0]["seed"])
-    return Ranks(f"{type(loader).__name__} {next(_numbers)}", world, loader.uneven, timeout), seed
+        seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
+    return Ranks(f"{kind} {next(_numbers)}", world, uneven, timeout), seed

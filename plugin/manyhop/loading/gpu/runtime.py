@@ -7,28 +7,26 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import Checks, RowRequest, gather
+from manyhop.features import BufferPool, Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Assembler, Columns, Placed, SeedSource
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
 from manyhop.loading.keys import current_batch, current_exchange
-from manyhop.loading.pipeline import OnStream, RankBatch, Streams, tensors_in
+from manyhop.loading.options import EngineName
+from manyhop.loading.pipeline import OnStream, RankBatch, Stats, Streams, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.memory.places import Place
 from manyhop.memory.stores.places import exchanged_on_gpus
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import CollectiveEngine, collective_backend
-
-if TYPE_CHECKING:
-    from manyhop.loading.loader import EpochLoader
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
@@ -43,19 +41,34 @@ _JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 class GPURuntime:
     """The runtime of a loader on a GPU. It references neither the loader nor its adapter.
 
-    Without a ``mode``, placement is chosen by sizes and free memory.
+    Without a ``mode``, placement is chosen by sizes and free memory. If batches have seeds of one part of the nodes
+    (``by_part``), the host looks them up. ``name`` is the name of the loader's class.
     """
 
-    def __init__(self, loader: EpochLoader, device: torch.device, mode: Place | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        adapter: Adapter[Any, Any],
+        device: torch.device,
+        mode: Place | None,
+        *,
+        stats: Stats,
+        pool: BufferPool,
+        batch_size: int | None,
+        by_part: bool,
+        distributed: bool,
+        rank_timeout: float | None,
+        engine: EngineName | None,
+        can_distribute: bool,
+    ) -> None:
         self.device = device
-        adapter, engine = loader._adapter(), loader.engine
-        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or DEFAULT_TIMEOUT
+        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), rank_timeout or DEFAULT_TIMEOUT
         if engine is not None and graph is None:
             raise InputError(
                 f"Expected one of manyhop's samplers, unchanged, with engine={engine!r}, got another. Leave engine out."
             )
         decides = graph is not None or bool(named)  # else batches are only moved here
-        together = loader.distributed and decides
+        together = distributed and decides
         if not together:  # ranks that decide together cannot share a GPU
             warn_if_shared(device)
         with on_gpu(device):  # shared GPU memory belongs to torch's current device
@@ -70,26 +83,25 @@ class GPURuntime:
                 kept_rows=adapter.columns.kept_rows,
                 exchanged=exchanged,
                 engine=engine,
-                can_distribute=engine is not None or (not loader.timeout and loader._can_distribute()),
+                can_distribute=can_distribute,
             )
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
-                what = type(loader).__name__, device, self.memory.placement
+                what = name, device, self.memory.placement
                 logging.getLogger("manyhop").info("%s on %s:\n%s", *what)
             self.sampling: Any = None
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.collective = self.sampling is not None and self.memory.topology == "distributed"
         """Whether all ranks sample together, in the threads that request batches."""
-        self.group_size = 1 if self.sampling is None else self._group_size(loader.batch_size, adapter.seeds)
-        by_part = loader._parts is not None  # which the host looks up
+        self.group_size = 1 if self.sampling is None else self._group_size(batch_size, adapter.seeds)
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
         self.marks = TensorPool(device, partial(torch.zeros, dtype=torch.bool))
         """Marks of the seeds of batches, all ``False``."""
-        self._pool = loader._buffers
+        self._pool = pool
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._intercept: Gather | None = None
-        self.streams = Streams(device, loader._stats, backlog=BACKLOG_TOGETHER if self.collective else BACKLOG)
+        self.streams = Streams(device, stats, backlog=BACKLOG_TOGETHER if self.collective else BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None
