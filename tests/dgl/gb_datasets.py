@@ -42,7 +42,7 @@ def write(folder, content):
     return folder
 
 
-def homogeneous(folder, node_name="seeds", pair_name="seeds"):
+def homogeneous(folder, pair_name):
     """One node type; tasks: classes of nodes, and links."""
     rng = np.random.default_rng(0)
     classes = rng.integers(CLASSES, size=NODES)
@@ -54,7 +54,7 @@ def homogeneous(folder, node_name="seeds", pair_name="seeds"):
             "graph": {"nodes": [{"num": NODES}], "edges": [save(folder, "edges", edges)]},
             "feature_data": [feature],
             "tasks": [
-                split(folder, rng, "node_classification", node_name, np.arange(NODES), classes),
+                split(folder, rng, "node_classification", "seeds", np.arange(NODES), classes),
                 split(folder, rng, "link_prediction", pair_name, edges.T[rng.permutation(NODES)]),
             ],
         },

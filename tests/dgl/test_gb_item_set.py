@@ -87,6 +87,8 @@ def test_names():
         gb.ItemSet(())
     with pytest.raises(InputError, match="at least 0"):
         gb.ItemSet(-1)
+    with pytest.raises(InputError, match=r"got torch.uint64\. Convert them"):
+        gb.ItemSet(torch.arange(3).to(torch.uint64), names="seeds")
 
 
 def test_several_types():

@@ -1,6 +1,5 @@
 """The loader: what is in its minibatches, in which thread things happen, and how it ends."""
 
-import gc
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ from gb_graphs import batches, random_graph
 from torch.utils.data import IterDataPipe
 
 import manyhop_dgl.graphbolt as gb
-from manyhop import files
 from manyhop.errors import InputError
 
 GRAPH = random_graph(weight=torch.rand(400))
@@ -103,20 +101,6 @@ def lambda_free(minibatch):
     return {"seeds": (minibatch.seeds,)}
 
 
-def test_wrong_arguments():
-    with pytest.raises(InputError, match="Expected a pipe"):
-        gb.DataLoader([1, 2])
-    for num_workers in (-1, 1.5):
-        with pytest.raises(InputError, match="num_workers to be an integer of at least 0"):
-            gb.DataLoader(nodes(), num_workers=num_workers)
-    with pytest.raises(InputError, match="extra_attrs as a list of names, got 'seeds'"):
-        nodes().copy_to("cpu", extra_attrs="seeds")
-    with pytest.raises(InputError, match="max_uva_threads to be an integer of at least 1, got 0"):
-        gb.DataLoader(nodes(), max_uva_threads=0)
-    with pytest.raises(InputError, match="num_gpu_cached_edges to be an integer of at least 0, got 'x'"):
-        gb.DataLoader(nodes(), num_gpu_cached_edges="x")
-
-
 NAMES_TAKEN = """
 import sys
 import torch
@@ -139,17 +123,3 @@ assert not {"dgl", "torch_geometric", "triton", "numba"} & sys.modules.keys()
 def test_functional_names_that_are_taken_and_what_is_imported():
     done = subprocess.run([sys.executable, "-W", "error", "-c", NAMES_TAKEN], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
-    files.write(tmp_path / "feat.npy", torch.arange(180.0).view(60, 3))
-    rows = files.open(tmp_path / "feat.npy").mapped()
-    features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(rows)})
-    loader = gb.DataLoader(nodes().sample_neighbor(GRAPH, [2]).fetch_feature(features, node_feature_keys=["feat"]))
-    assert len(list(loader)) == 15
-    with (tmp_path / "feat.npy").open("r+b") as file:
-        file.truncate(100)
-    with pytest.raises(InputError, match=r"feat\.npy: expected 848 bytes, .* got 100"):
-        iter(loader)
-    del loader, features, rows
-    gc.collect()  # while it is mapped, the file stops every loader of the process

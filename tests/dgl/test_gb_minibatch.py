@@ -80,25 +80,6 @@ def dgl():
     return pytest.importorskip("dgl", "2.1", reason="blocks are DGL's")
 
 
-def test_blocks(dgl):
-    graph = random_graph()
-    minibatch = next(iter(batches("seeds", torch.arange(8)).sample_neighbor(graph, [-1, -1])))
-    blocks = minibatch.blocks
-    assert [block.num_dst_nodes() for block in blocks] == [
-        minibatch.sampled_subgraphs[1].original_row_node_ids.numel(),
-        8,
-    ]
-    assert torch.equal(blocks[0].srcdata[dgl.NID], minibatch.input_nodes)
-    for block, layer in zip(blocks, minibatch.sampled_subgraphs, strict=True):
-        assert block.is_block
-        assert block.idtype == torch.int32
-        src, dst = block.edges(order="eid")
-        sources, destinations = layer.original_row_node_ids[src.long()], layer.original_column_node_ids[dst.long()]
-        assert torch.equal(torch.stack([sources, destinations]), graph.edges[:, block.edata[dgl.EID]])
-        assert torch.equal(block.in_degrees().long(), graph.edges[1].bincount()[layer.original_column_node_ids])
-    assert minibatch.sampled_subgraphs[0].sampled_csc.indices.dtype == torch.int64  # not changed by looking at them
-
-
 def test_blocks_by_type(dgl):
     graph = random_hetero_graph()
     seeds = gb.HeteroItemSet({"user": gb.ItemSet(torch.arange(5), names="seeds")})
@@ -167,7 +148,11 @@ def test_blocks_are_those_of_dgl(dgl):
     (minibatch,) = batches("seeds", seeds).sample_neighbor(ours, [-1, -1])
     assert minibatch.input_nodes.sort().values.tolist() == inputs.sort().values.tolist()
     ids = [layer.original_row_node_ids for layer in minibatch.sampled_subgraphs]
+    assert torch.equal(minibatch.blocks[0].srcdata[dgl.NID], minibatch.input_nodes)
+    assert minibatch.sampled_subgraphs[0].sampled_csc.indices.dtype == torch.int64  # not changed by looking at them
     for rows, block, theirs in zip(ids, minibatch.blocks, expected, strict=True):
+        assert block.is_block
+        assert block.idtype == torch.int32
         assert block.num_dst_nodes() == theirs.num_dst_nodes()
         assert block.num_src_nodes() == theirs.num_src_nodes()
         assert edges_by_id(block, rows, dgl.EID) == edges_by_id(theirs, theirs.srcdata[dgl.NID], dgl.EID)

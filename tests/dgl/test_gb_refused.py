@@ -24,23 +24,39 @@ class OtherGraph:
         raise NotImplementedError
 
 
+GRAPH, ITEMS = random_graph(), gb.ItemSet(torch.arange(6), names="seeds")
+
+
 @pytest.mark.parametrize(
-    ("stage", "args", "options", "message"),
+    ("make", "message"),
     [
-        ("sample_neighbor", (5,), {}, "at least one fanout, one per layer, got 5"),
-        (
-            "sample_neighbor",
-            ([2],),
-            {"prob_name": torch.ones(400)},
-            "prob_name as the name of an edge",
-        ),
-        ("temporal_sample_neighbor", ([2],), {"prob_name": torch.ones(400)}, "prob_name as the name of an edge"),
-        ("sample_uniform_negative", ("2",), {}, "negative_ratio to be an integer of at least 1, got '2'"),
+        (lambda: gb.ItemSampler(ITEMS, 2, shuffle="no"), "shuffle to be True or False"),
+        (lambda: gb.ItemSampler(ITEMS, 2, drop_last="no"), "drop_last to be True or False"),
+        (lambda: gb.ItemSampler(ITEMS, 2, minibatcher=3), "minibatcher to be a function, got 3"),
+        (lambda: gb.ItemSampler(ITEMS, 2, seed="x"), "seed to be an integer, got 'x'"),
+        (lambda: nodes().sample_neighbor(GRAPH, [2], replace="no"), "replace to be True or False"),
+        (lambda: nodes().sample_neighbor(GRAPH, [2], deduplicate="no"), "deduplicate to be True"),
+        (lambda: nodes().sample_uniform_negative(GRAPH, True), "got True"),
+        (lambda: nodes().exclude_seed_edges("no"), "include_reverse_edges to be True or False"),
+        (lambda: gb.DataLoader(nodes(), num_workers="2"), "num_workers to be an integer of at least"),
+        (lambda: gb.DataLoader(nodes(), persistent_workers="no"), "persistent_workers to be True"),
+        (lambda: gb.DataLoader(nodes(), overlap_feature_fetch="no"), "overlap_feature_fetch to be"),
+        (lambda: gb.OnDiskDataset(3), "path as a path, got 3"),
+        (lambda: gb.preprocess_ondisk_dataset(None), "dataset_dir as a path, got None"),
+        (lambda: nodes().sample_neighbor(GRAPH, 5), "at least one fanout, one per layer, got 5"),
+        (lambda: nodes().sample_neighbor(GRAPH, [2], prob_name=torch.ones(400)), "prob_name as the name of an edge"),
+        (lambda: nodes().sample_uniform_negative(GRAPH, "2"), "negative_ratio to be an integer of at least 1, got '2'"),
+        (lambda: nodes().copy_to("cpu", extra_attrs="seeds"), "extra_attrs as a list of names, got 'seeds'"),
+        (lambda: nodes().copy_to("mars"), "device to be 'cuda', 'cuda:0' or 'cpu', got 'mars'"),
+        (lambda: gb.DataLoader([1, 2]), "Expected a pipe"),
+        (lambda: gb.DataLoader(nodes(), num_workers=-1), "num_workers to be an integer of at least 0"),
+        (lambda: gb.DataLoader(nodes(), max_uva_threads=0), "max_uva_threads to be an integer of at least 1, got 0"),
+        (lambda: gb.DataLoader(nodes(), num_gpu_cached_edges="x"), "num_gpu_cached_edges to be an integer of at least"),
     ],
 )
-def test_arguments_of_stages(stage, args, options, message):
+def test_arguments(make, message):
     with pytest.raises(InputError, match=message):
-        getattr(nodes(), stage)(random_graph(), *args, **options)
+        make()
 
 
 @pytest.mark.parametrize(
@@ -88,9 +104,7 @@ def test_items_without_names():
         next(iter(gb.DataLoader(pipe)))
 
 
-def test_devices():
-    with pytest.raises(InputError, match="device to be 'cuda', 'cuda:0' or 'cpu', got 'mars'"):
-        nodes().copy_to("mars")
+def test_a_gpu_that_is_missing():
     with pytest.raises(InputError, match=r"an available device in copy_to\(\), got 'cuda:99'"):
         next(iter(gb.DataLoader(nodes().copy_to("cuda:99"))))
 
