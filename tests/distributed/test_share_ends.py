@@ -77,7 +77,10 @@ def first_to_share(folder):
 
 def own_names():
     """Names under which other processes find what this one shares or is building."""
-    links = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    links = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+            links.append(os.readlink(fd))
     sockets = {inode: name for inode, name in socket_names() if f"socket:[{inode}]" in links}
     records = [link.split(" ")[1] for link in links if link.startswith("/memfd:manyhop ")]
     return sorted({*sockets.values(), *records})
