@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,38 +25,18 @@ from manyhop.sampling.contract import Engine
 from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
-from manyhop_pyg.batch.columns import has_embeddings
 from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.samplers.requests import contents_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
-from manyhop_pyg.samplers.spec import GivenNegatives, each_of
-from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
+from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.assemble import Joining
     from manyhop_pyg.samplers.exclude import Exclusion
     from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling
-
-
-class LoaderView(Protocol):
-    """A loader: the user's arguments, which may be replaced between epochs, and the steps of one batch."""
-
-    data: PyGData
-    transform: Transform | None
-    transform_sampler_output: Transform | None
-    filter_per_worker: bool
-    input_data: Inputs
-    worker_init_fn: Callable[[int], None] | None
-    distributed: bool
-    seed_parts: int | None
-
-    def collate_fn(self, index: Positions) -> Sample | Batch: ...
-
-    def filter_fn(self, out: Sample) -> Batch: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -198,87 +178,49 @@ T = TypeVar("T")
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
 
 
+@dataclass(kw_only=True, slots=True)
 class Batches:
-    """The ``Assembler`` of a loader.
+    """The ``Assembler`` of a loader, as of now."""
 
-    Args:
-        loader: whose batches these are.
-        sampler: its sampler.
-        joining: returns the data, rows and options that samples are joined with, as of now.
-        replaced: which of ``collate_fn`` and ``filter_fn`` the user has replaced.
-        pins: whether batches are copied to pinned memory.
-        exchanges: whether ranks exchange rows of batches on GPUs, in a thread.
-    """
-
-    def __init__(
-        self,
-        loader: LoaderView,
-        sampler: BaseSampler,
-        joining: Callable[[], Joining],
-        replaced: set[str],
-        *,
-        pins: bool,
-        exchanges: bool,
-    ) -> None:
-        self._loader, self._sampler, self._joining = loader, sampler, joining
-        self._replaced, self._pins = replaced, pins
-        # Other ranks wait for this rank's thread, so it leaves all other work to the caller.
-        self._gathers_only = exchanges and loader.transform is None and self.gathers_groups
-        self._trains = has_embeddings(loader.data)
+    sampler: BaseSampler
+    collate_fn: Callable[[Positions], Sample | Batch]
+    filter_fn: Callable[[Sample], Batch]
+    joining: Callable[[], Joining]
+    """Returns the data, rows and options that samples are joined with, as of now."""
+    transform: Transform | None
+    in_thread: bool
+    gathers_groups: bool
+    samples_alone: bool
+    runs_user_code: bool
+    pins: bool
+    """Whether batches are copied to pinned memory."""
+    gathers_only: bool
+    """Whether the thread leaves all work but gathers to the caller, since other ranks wait for it."""
+    trains: bool
+    """Whether batches have rows of embeddings, which belong to the thread that trains."""
 
     @property
     def hands_out(self) -> bool:
-        """Whether batches are not complete, or have rows of embeddings, which belong to the thread that trains."""
-        return self._gathers_only or self._trains
-
-    @property
-    def in_thread(self) -> bool:
-        """Whether the thread that samples also joins features."""
-        return self._loader.filter_per_worker
-
-    @property
-    def gathers_groups(self) -> bool:
-        """Whether rows of groups of batches can be gathered at once, without the user's code in between."""
-        loader = self._loader
-        own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
-        return own and loader.transform_sampler_output is None and "filter_fn" not in self._replaced
-
-    @property
-    def samples_alone(self) -> bool:
-        """Whether ``collate_fn`` is overridden."""
-        return "collate_fn" in self._replaced
-
-    @property
-    def runs_user_code(self) -> bool:
-        """Whether batches call the user's functions or overridden methods."""
-        loader = self._loader
-        functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
-        negatives = each_of(getattr(loader, "neg_sampling", None))
-        calls = any(isinstance(one, GivenNegatives) and callable(one.dst) for one in negatives)
-        return calls or any(f is not None for f in functions) or bool(self._replaced)
-
-    @property
-    def transform(self) -> Transform | None:
-        """The user's ``transform``."""
-        return self._loader.transform
+        """Whether :meth:`hand_out` changes batches."""
+        return self.gathers_only or self.trains
 
     def collate(self, positions: Positions) -> Sample | Batch:
         """Call ``collate_fn``."""
-        value = self._loader.collate_fn(positions)
-        return pinned(value) if self._pins and self.in_thread else value
+        value = self.collate_fn(positions)
+        return pinned(value) if self.pins and self.in_thread else value
 
     def assemble(self, sample: Sample) -> Batch | Gathered:
         """Call ``filter_fn``, or only gather rows if :meth:`hand_out` does the rest."""
-        if self._gathers_only:
-            return join_one(self._joining(), sample)
-        batch = self._loader.filter_fn(sample)
-        return pinned(batch) if self._pins else batch
+        if self.gathers_only:
+            return join_one(self.joining(), sample)
+        batch = self.filter_fn(sample)
+        return pinned(batch) if self.pins else batch
 
     def assemble_group(
         self, samples: Sequence[Sample], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
-        joining = self._joining()
+        joining = self.joining()
         batches, outs, nbytes = join(joining, samples, [])
         if rank_batches is not None:
             finish_batches(joining, batches, outs, rank_batches)
@@ -308,15 +250,15 @@ class Batches:
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""
-        sample = empty_sample(self._sampler.topology.graph, device)
-        return self._sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
+        sample = empty_sample(self.sampler.topology.graph, device)
+        return self.sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
 
     def hand_out(self, batch: Batch | Gathered) -> Batch:
         """Return the complete batch, with the rows that embeddings have now."""
         if isinstance(batch, Gathered):
             batch, out, joining, rank_batch = batch
             finish_batches(joining, [batch], [out], [rank_batch])
-        if self._trains:
+        if self.trains:
             finish_trainable(batch)
         return batch
 

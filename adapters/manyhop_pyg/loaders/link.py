@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 import torch
 import torch_geometric.loader
@@ -170,14 +170,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     @property
     def _seed_sampler(self) -> BaseSampler:
         return self.link_sampler
-
-    def _seed_options(self) -> dict[str, Any]:
-        return super()._seed_options() | {
-            "neg_sampling": self.neg_sampling,
-            "exclude_true": self.exclude_true_negatives,
-            "exclusion": self._exclusion,
-            "on_host": self._exclusion is not None,  # which looks up edge ids there
-        }
 
     def _can_distribute(self) -> bool:
         if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:

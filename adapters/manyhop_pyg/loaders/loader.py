@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
@@ -25,19 +26,20 @@ from manyhop.loading.pipeline import Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_pyg.batch.assemble import Joining, finish_trainable, placed_columns
-from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of
+from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of, has_embeddings
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
+from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.adapter import Batches, Seeds, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.options import CoreControl, TorchOptions, check_device, find_device, load_positions, of_ranks
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import (
     Attributes,
     Batch,
-    Bounds,
     Inputs,
     Metadata,
     Positions,
@@ -49,7 +51,7 @@ from manyhop_pyg.typing import (
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-
+    from manyhop_pyg.samplers.exclude import Exclusion
 
 _settling = threading.Lock()
 
@@ -69,6 +71,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     custom_cls: type[Batch] | None
     input_data: Inputs
     worker_init_fn: Callable[[int], None] | None
+    neg_sampling: NegativeSampling | None = None
+    exclude_true_negatives = False
+    _exclusion: Exclusion | None = None
+    _bounds: Bounds
     _gpu: GPURuntime | None
     _store_size: StoreSize
     _pins_batches = False
@@ -94,7 +100,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """Set up a DataLoader over ``range(num_items)``, as the last step of a loader's constructor."""
         kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
-        check_device(device, placement)
+        wanted = check_device(device, placement)
         check_pad(pad, self._seed_sampler, self.data)
         self.device, self._mode, self.pad = device, placement, pad
         self.__dict__["placement"] = placement  # for Lightning; the property of this name is the decision
@@ -107,22 +113,14 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         )
         check_options(distributed, uneven, rank_timeout, seed_parts, kwargs)
         check_sharded(self.data, distributed=distributed)
-        check_engine(engine, check_device(device, placement), kwargs)
+        check_engine(engine, wanted, kwargs)
         self.engine, self.distributed, self.seed_parts = engine, distributed, seed_parts
         self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
-        shuffle, own_order = load_positions(self, num_items, kwargs)
-        self._get_ready(num_items, seed, shuffle=shuffle, own_order=own_order)
-
-    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        """Prepare the first batch. Ranks that share batches call it together."""
-        self._plans = PlanCache()
-        self._gpu, self._num_items, self._own_order = None, num_items, own_order
-        self._bounds: Bounds = {}
-        self._knows_device = False
-        self._padding = None
-        shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
-        with grouped_on(self._seeds().graph, shared_by):  # ranks compare the edges
-            self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        shuffle, self._own_order = load_positions(self, num_items, kwargs)
+        self._plans, self._bounds, self._gpu, self._num_items = PlanCache(), {}, None, num_items
+        self._knows_device, self._padding = False, None
+        with grouped_on(self._seeds().graph, find_device(wanted, self.data) if distributed else None):
+            self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=self._own_order)  # ranks compare the edges
             self._find_gpu()
         self._find_padding()
         self._prepare_ranks()
@@ -156,8 +154,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if gpu is not None and gpu.sampling is not None and transform is not None:
             samples = [transform(out) for out in samples]
         assert self.batch_size is not None
-        negatives = getattr(self, "neg_sampling", None)
-        return Padding(self._seed_sampler.topology, self.input_data, self.batch_size, samples, device, negatives)
+        topology = self._seed_sampler.topology
+        return Padding(topology, self.input_data, self.batch_size, samples, device, self.neg_sampling)
 
     # Iteration
 
@@ -196,10 +194,27 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return nodes_of_seeds(self.input_data, self._seed_sampler)
 
     def _adapter(self) -> Adapter[Sample, Batch]:
+        seeds, data, replaced = self._seeds(), self.data, self._replaced()
+        functions: list[object] = [self.transform, self.transform_sampler_output, self.worker_init_fn]
+        functions += [n.dst for n in each_of(self.neg_sampling) if isinstance(n, GivenNegatives) and callable(n.dst)]
+        own_rows = isinstance(data, Data | HeteroData) or type(data[0]) is FeatureStore
+        gathers_groups = own_rows and self.transform_sampler_output is None and "filter_fn" not in replaced
         exchanges = self._gpu is not None and self._exchanges()
-        seeds, options = self._seeds(), {"pins": self._pins_batches, "exchanges": exchanges}
-        batches = Batches(self, seeds.sampler, self._joining, self._replaced(), **options)
-        return Adapter(seeds, columns_of(self.data), batches, LoaderFacts(self, seeds.sampler))
+        batches = Batches(
+            sampler=seeds.sampler,
+            collate_fn=self.collate_fn,
+            filter_fn=self.filter_fn,
+            joining=self._joining,
+            transform=self.transform,
+            in_thread=self.filter_per_worker,
+            gathers_groups=gathers_groups,
+            samples_alone="collate_fn" in replaced,
+            runs_user_code=bool(replaced) or any(function is not None for function in functions),
+            pins=self._pins_batches,
+            gathers_only=exchanges and self.transform is None and gathers_groups,
+            trains=has_embeddings(data),
+        )
+        return Adapter(seeds, columns_of(data), batches, LoaderFacts(vars(self), seeds.sampler))
 
     def _exchanges(self) -> bool:
         return sharded_store(self.data) is not None or super()._exchanges()
@@ -219,19 +234,18 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _seeds(self) -> Seeds:
         """Return the seeds and how to sample around them, as of now."""
-        return Seeds(**self._seed_options())
-
-    def _seed_options(self) -> dict[str, Any]:
-        """Return the arguments of :class:`Seeds`."""
-        return {
-            "sampler": self._seed_sampler,
-            "given": self.input_data,
-            "num_items": self._num_items,
-            "own_order": self._own_order,
-            "on_host": self._reads_inputs_on_host,
-            "gpu": self._gpu,
-            "transform": self.transform_sampler_output,
-        }
+        return Seeds(
+            sampler=self._seed_sampler,
+            given=self.input_data,
+            num_items=self._num_items,
+            own_order=self._own_order,
+            on_host=self._reads_inputs_on_host or self._exclusion is not None,  # which looks up edge ids there
+            gpu=self._gpu,
+            transform=self.transform_sampler_output,
+            neg_sampling=self.neg_sampling,
+            exclude_true=self.exclude_true_negatives,
+            exclusion=self._exclusion,
+        )
 
     def _joining(self) -> Joining:
         """Return the data, rows and options that samples are joined with, as of now."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
@@ -17,7 +18,7 @@ from manyhop_pyg.batch.assemble import Joining
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.adapter import LoaderView, Seeds
+from manyhop_pyg.loaders.adapter import Seeds
 from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
 from manyhop_pyg.samplers.subgraphs import NodeSetSampler
 from manyhop_pyg.typing import PyGData
@@ -57,39 +58,38 @@ _INPUTS = {
 }
 
 
-class LoaderFacts:
+class LoaderFacts(NamedTuple):
     """The ``Facts`` of a loader."""
 
-    def __init__(self, loader: LoaderView, sampler: BaseSampler) -> None:
-        self._loader, self._sampler = loader, sampler
+    arguments: Mapping[str, Any]
+    """Attributes of the loader, which has its arguments under the same names."""
+    sampler: BaseSampler
 
     def of_ranks(self) -> dict[str, object]:
         """Return facts that must be equal on all ranks, in the order of their reports."""
-        loader = self._loader
-        own = vars(loader)
+        own = self.arguments
         facts: dict[str, object] = {name: plain(own[name]) for name in _ARGUMENTS if name in own}
         facts |= plain(self.of_state())
-        topology = _topology(self._sampler)
+        topology = _topology(self.sampler)
         facts["edge ids"] = plain({} if topology is None else topology.graph.edge_ids())
-        return facts | _features(loader.data)
+        return facts | _features(own["data"])
 
     def of_state(self) -> dict[str, object]:
         """Return facts that samples depend on, except seeds of random numbers and the size and order of batches."""
-        loader = self._loader
-        sampler = self._sampler
+        own, sampler = self.arguments, self.sampler
         facts = {
-            "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
+            "kind of seeds": "nodes" if isinstance(own["input_data"], NodeSamplerInput) else "edges",
             "sampler": type(sampler).__name__,
             "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
             "time_window": getattr(sampler, "time_window", None),
-            "seed_parts": loader.seed_parts,
+            "seed_parts": own["seed_parts"],
         }
-        facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
+        facts |= {name: value for name, value in own.items() if name in _OF_LINKS}
         if isinstance(sampler, NodeSetSampler):
             facts |= sampler.facts()
         if (topology := _topology(sampler)) is not None:
             facts |= graph_facts(topology.graph)
-        inputs = vars(loader.input_data)
+        inputs = vars(own["input_data"])
         return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}
 
 
