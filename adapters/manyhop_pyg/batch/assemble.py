@@ -22,9 +22,18 @@ from manyhop.features import BufferPool, RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.pipeline import RankBatch, Stats
 from manyhop_embedding import Embedding, RowsAhead
-from manyhop_pyg.batch.columns import Column, DataColumns, DataPlan, PlacedStore, PlanCache, StoreColumns
+from manyhop_pyg.batch.columns import (
+    Column,
+    DataColumns,
+    DataPlan,
+    PlacedStore,
+    PlanCache,
+    StoreColumns,
+    StorePlan,
+    attributes_of,
+)
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.data.topologies import is_of_edges, whole
+from manyhop_pyg.data.topologies import kind_of_rows, whole
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Permutation, PyGData, Sample, StoreSize, Transform
 
@@ -150,24 +159,68 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
     return edge if perm is None else perm[edge]
 
 
-def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds) -> Data:
-    """Return a batch without edges, and without node and edge attributes, which ``rows`` will fetch."""
-    assert perm is None or isinstance(perm, Tensor)
-    batch: Data = plan.begin()
-    store, into = plan.edges[HOMOGENEOUS_EDGE], batch._store._mapping
-    e_id = edge_ids(out.edge, perm)
-    n = out.node.numel()
-    if store.num_nodes:
-        into["num_nodes"] = n
-    _put_adjacencies(into, store.edges, out.row, out.col, e_id, n, n, rows)
-    rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
-    if store.embeddings:
-        rows.add_trainable(into, store.embeddings, out.node, bounds.get(HOMOGENEOUS_NODE))
-    _add_edge_columns(into, store.of_edges, e_id, rows, bounds.get(HOMOGENEOUS_EDGE))
-    into.setdefault("n_id", out.node)
-    if e_id is not None:
-        into.setdefault("e_id", e_id)
+def begin_planned(plan: DataPlan, out: Sample, perm: Permutation, rows: Rows, bounds: Bounds) -> Batch:
+    """Return a batch of all types, including empty ones, without edges, whose attributes ``rows`` will fetch."""
+    batch = plan.begin()
+    if isinstance(out, SamplerOutput):
+        assert perm is None or isinstance(perm, Tensor)
+        n, into, store = out.node.numel(), batch._store._mapping, plan.edges[HOMOGENEOUS_EDGE]
+        e_id = edge_ids(out.edge, perm)
+        _add_nodes(into, store, out.node, rows, bounds.get(HOMOGENEOUS_NODE))
+        _add_edges(into, store, out.row, out.col, e_id, (n, n), rows, bounds.get(HOMOGENEOUS_EDGE))
+        into.setdefault("n_id", out.node)
+        if e_id is not None:
+            into.setdefault("e_id", e_id)
+        return batch
+    ids, some = _ids_of(out, perm), next(iter(out.node.values()), None)
+    empty = torch.empty(0, dtype=torch.int64, device=None if some is None else some.device)
+    for node_type, store in plan.nodes.items():
+        into = batch._node_store_dict[node_type]._mapping
+        _add_nodes(into, store, out.node.get(node_type, empty), rows, bounds.get(node_type))
+    for edge_type, store in plan.edges.items():
+        into = batch._edge_store_dict[edge_type]._mapping
+        row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
+        e_id = None if out.edge is None else ids.get(edge_type, empty)
+        size = out.node.get(edge_type[0], empty).numel(), out.node.get(edge_type[2], empty).numel()
+        _add_edges(into, store, row, col, e_id, size, rows, bounds.get(edge_type))
+    _set_ids(batch, ids)
     return batch
+
+
+def _add_nodes(into: Attributes, store: StorePlan, node: Tensor, rows: Rows, bound: int | None) -> None:
+    if store.num_nodes:
+        into["num_nodes"] = node.numel()
+    rows.add(into, store.of_nodes, node, bound)
+    if store.embeddings:
+        rows.add_trainable(into, store.embeddings, node, bound)
+
+
+def _add_edges(
+    into: Attributes,
+    store: StorePlan,
+    row: Tensor,
+    col: Tensor,
+    e_id: Tensor | None,
+    size: tuple[int, int],
+    rows: Rows,
+    bound: int | None,
+) -> None:
+    """Request rows of edges, and set the sampled edges as ``adj_t`` or ``adj`` if the user's data has these."""
+    for key, value in store.adjacencies:
+        device = rows.device_of(value)
+        row, col = row.to(device), col.to(device)
+        weight = value.storage.value()
+        if weight is not None:
+            weight = None if e_id is None else weight.index_select(0, e_id.to(weight.device)).to(device)
+        ends, sizes = ((row, col), size) if key == "adj" else ((col, row), size[::-1])
+        into[key] = SparseTensor(
+            row=ends[0], col=ends[1], value=weight, sparse_sizes=sizes, is_sorted=False, trust_data=True
+        )
+    if e_id is not None:
+        rows.add(into, store.of_edges, e_id, bound)
+        return
+    for column in store.of_edges:  # the sampler has no ids of these edges
+        del into[column.key]
 
 
 def finish_trainable(batch: object) -> None:
@@ -191,53 +244,14 @@ def label_data(batch: Data, out: SamplerOutput) -> None:
         batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
 
 
-def begin_hetero_data(
-    plan: DataPlan, out: HeteroSamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds
-) -> HeteroData:
-    """Return a heterogeneous batch like :func:`begin_data`, with all node and edge types, including empty ones."""
-    assert perm is None or isinstance(perm, Mapping)
-    batch: HeteroData = plan.begin()
-    some = next(iter(out.node.values()), None)
-    empty = torch.empty(0, dtype=torch.int64, device=None if some is None else some.device)
-    ids = _ids_of(out, perm)
-    for node_type, nodes in plan.nodes.items():
-        node = out.node.get(node_type, empty)
-        into = batch._node_store_dict[node_type]._mapping
-        if nodes.num_nodes:
-            into["num_nodes"] = node.numel()
-        rows.add(into, nodes.of_nodes, node, bounds.get(node_type))
-        if nodes.embeddings:
-            rows.add_trainable(into, nodes.embeddings, node, bounds.get(node_type))
-    for edge_type, edges in plan.edges.items():
-        row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
-        e_id = None if out.edge is None else ids.get(edge_type, empty)
-        n_src, n_dst = (out.node.get(edge_type[end], empty).numel() for end in (0, 2))
-        into = batch._edge_store_dict[edge_type]._mapping
-        _put_adjacencies(into, edges.edges, row, col, e_id, n_src, n_dst, rows)
-        _add_edge_columns(into, edges.of_edges, e_id, rows, bounds.get(edge_type))
-    _set_ids(batch, ids)
-    return batch
-
-
 def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
     """Set the other attributes of a sample for each node type and each edge type."""
     for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
         for kind, value in (getattr(out, name) or {}).items():
-            put(_mapping(batch, kind), **{name: value})
+            put(attributes_of(batch, kind), **{name: value})
     if out.orig_row is not None and out.orig_col is not None:
         for edge_type, row in out.orig_row.items():
             batch[edge_type]._orig_edge_index = torch.stack([row, out.orig_col[edge_type]])
-
-
-def _mapping(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
-    """Return the attributes of a type, which is added if it is new; homogeneous batches have one storage."""
-    if not isinstance(batch, HeteroData):
-        own: Attributes = batch._store._mapping
-        return own
-    stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
-    store = stores.get(kind)
-    mapping: Attributes = (batch[kind] if store is None else store)._mapping
-    return mapping
 
 
 def put(into: Attributes, **values: object) -> None:
@@ -249,42 +263,6 @@ def put(into: Attributes, **values: object) -> None:
             into[key] = value
 
 
-def _put_adjacencies(
-    into: Attributes,
-    edges: list[tuple[str, SparseTensor]],
-    row: Tensor,
-    col: Tensor,
-    e_id: Tensor | None,
-    n_src: int,
-    n_dst: int,
-    rows: Rows,
-) -> None:
-    """Set the sampled edges as ``adj_t`` or ``adj`` if the user's data has these, on their device."""
-    for key, value in edges:
-        if key == "edge_index":
-            into[key] = None  # until ``put_edges``
-        elif key in ("adj", "adj_t"):
-            device = rows.device_of(value)
-            row, col = row.to(device), col.to(device)
-            weight = value.storage.value()
-            if weight is not None:
-                weight = None if e_id is None else weight.index_select(0, e_id.to(weight.device)).to(device)
-            ends = (row, col, n_src, n_dst) if key == "adj" else (col, row, n_dst, n_src)
-            into[key] = SparseTensor(
-                row=ends[0], col=ends[1], value=weight, sparse_sizes=ends[2:], is_sorted=False, trust_data=True
-            )
-
-
-def _add_edge_columns(
-    into: Attributes, columns: list[Column], e_id: Tensor | None, rows: Rows, bound: int | None
-) -> None:
-    if e_id is not None:
-        rows.add(into, columns, e_id, bound)
-        return
-    for column in columns:  # the sampler has no ids of these edges
-        del into[column.key]
-
-
 def begin_stored(joining: Joining, out: Sample, perm: Permutation, rows: Rows) -> Batch:
     """Return a batch of a pair of stores without edges, which ``_put_edges`` sets, and rows, which ``rows`` fetches."""
     assert isinstance(joining.placed, PlacedStore)
@@ -292,8 +270,9 @@ def begin_stored(joining: Joining, out: Sample, perm: Permutation, rows: Rows) -
     for kind, columns in joining.placed.by_kind(joining.store_size if isinstance(out, SamplerOutput) else None).items():
         index = ids.get(kind)
         if index is not None:
-            into = _mapping(batch, kind)
-            into.update(dict.fromkeys([column.key for column in columns]))
+            into = attributes_of(batch, kind)
+            for column in columns:
+                into[column.key] = None  # so that ids follow
             rows.add(into, columns, index, joining.bounds.get(kind))
     _set_ids(batch, ids)
     return batch
@@ -308,30 +287,22 @@ def read_stored(joining: Joining, out: Sample, perm: Permutation) -> tuple[Batch
 
 
 def _set_ids(batch: Batch, ids: Mapping[NodeType | EdgeType, Tensor | None]) -> None:
-    """Set ``n_id`` and ``e_id`` unless the store has attributes of these names."""
+    """Set ``n_id`` and ``e_id`` unless the data has attributes of these names."""
     for kind, index in ids.items():
         if index is not None:
-            _mapping(batch, kind).setdefault("n_id" if isinstance(kind, str) else "e_id", index)
+            attributes_of(batch, kind).setdefault("n_id" if isinstance(kind, str) else "e_id", index)
 
 
 def _begin(joining: Joining, out: Sample) -> Batch:
     """Return a batch without features."""
-    return _begin_data(joining, out) if isinstance(out, SamplerOutput) else _begin_hetero_data(joining, out)
-
-
-def _begin_data(joining: Joining, out: SamplerOutput) -> Data:
-    """Return a homogeneous batch without features."""
-    if joining.custom_cls is None:
-        batch, into = blank_data()
-        into["edge_index"], into["num_nodes"] = None, out.node.numel()
-    else:
-        batch = joining.custom_cls()
-        batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
-    return batch
-
-
-def _begin_hetero_data(joining: Joining, out: HeteroSamplerOutput) -> HeteroData:
-    """Return a heterogeneous batch without features."""
+    if isinstance(out, SamplerOutput):
+        if joining.custom_cls is None:
+            batch, into = blank_data()
+            into["edge_index"], into["num_nodes"] = None, out.node.numel()
+        else:
+            batch = joining.custom_cls()
+            batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
+        return batch
     batch = HeteroData() if joining.custom_cls is None else joining.custom_cls()
     for node_type, node in out.node.items():
         batch[node_type].num_nodes = node.numel()
@@ -360,8 +331,7 @@ def _read(joining: Joining, batch: Batch, ids: Mapping[NodeType | EdgeType, Tens
         attr, kind = whole(attr, homogeneous=homogeneous), attr.group_name
         if homogeneous:
             size = store.get_tensor_size(attr) if joining.store_size[0] is not None else None
-            of_edges = is_of_edges(joining.store_size, attr.attr_name, size[0] if size else None)
-            kind = HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE
+            kind = kind_of_rows(kind, attr.attr_name, size[0] if size else None, joining.store_size)
         index = ids.get(kind)
         if index is not None:
             attr.index = index if gpu is None else index.cpu()

@@ -15,11 +15,11 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import FeatureError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop_embedding import Embedding
 from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
 from manyhop_pyg.data.feature_store import StoreColumn
-from manyhop_pyg.data.topologies import is_of_edges
+from manyhop_pyg.data.topologies import kind_of_rows
 from manyhop_pyg.typing import Attributes, Batch, PyGData, StoreSize
 
 Placed = Callable[[str, object], object]
@@ -49,8 +49,9 @@ class StorePlan:
         self.template: Attributes = dict(items)
         """Initial attributes of a batch, in order: values shared by all batches, and placeholders."""
         self.num_nodes = "num_nodes" in self.template
-        self.edges: list[tuple[str, SparseTensor]] = []
-        """Attributes that hold edges."""
+        self.edge_index: Tensor | None = None
+        self.adjacencies: list[tuple[str, SparseTensor]] = []
+        """``adj`` and ``adj_t``."""
         self.of_nodes: list[Column] = []
         self.of_edges: list[Column] = []
         self.embeddings: list[tuple[str, Embedding]] = []
@@ -60,8 +61,10 @@ class StorePlan:
         for key, value in items:
             if key == "num_nodes":
                 continue
-            if edges and (key == "edge_index" or isinstance(value, SparseTensor)):
-                self.edges.append((key, value))
+            if edges and key == "edge_index":
+                self.edge_index, self.template[key] = value, None  # until the edges are set
+            elif edges and isinstance(value, SparseTensor):
+                self.adjacencies += [(key, value)] if key in ("adj", "adj_t") else []
             elif isinstance(store, NodeStorage) and isinstance(value, Embedding):
                 self.embeddings.append((key, value))
             elif has_rows and store.is_node_attr(key):
@@ -111,12 +114,10 @@ class DataPlan:
         """Sources of rows."""
         self.embeddings = [key for store in stores for key, _ in store.embeddings]
         """Names of trainable rows."""
-        edges = [
-            (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
-        ]
-        self.edge_index_devices = {kind: value.device for kind, value in edges if device is None}
+        edges = {kind: store.edge_index for kind, store in self.edges.items() if store.edge_index is not None}
+        self.edge_index_devices = {kind: value.device for kind, value in edges.items() if device is None}
         """Device of ``edge_index`` in batches, by edge type; empty if the batch is on one device."""
-        self.edge_index_types = [kind for kind, value in edges if isinstance(value, EdgeIndex)]
+        self.edge_index_types = [kind for kind, value in edges.items() if isinstance(value, EdgeIndex)]
         """Edge types whose edges are PyG's ``EdgeIndex``."""
 
     def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
@@ -160,6 +161,17 @@ class DataPlan:
         attributes["_node_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.nodes.items()}
         attributes["_edge_store_dict"] = {kind: plan.begin(batch) for kind, plan in self.edges.items()}
         return batch
+
+
+def attributes_of(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
+    """Return the attributes of a type, which is added if it is new; homogeneous batches have one storage."""
+    if not isinstance(batch, HeteroData):
+        own: Attributes = batch._store._mapping
+        return own
+    stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
+    store = stores.get(kind)
+    mapping: Attributes = (batch[kind] if store is None else store)._mapping
+    return mapping
 
 
 class PlanCache:
@@ -250,7 +262,7 @@ class PlacedStore:
         if found is None:
             found = self._by_kind[size] = {}
             for column, source in zip(self.columns, self.sources, strict=True):
-                kind = column.group if size is None else _kind_of(column, size)
+                kind = kind_of_rows(column.group, column.name, len(column.tensor), size)
                 if kind is not None:
                     found.setdefault(kind, []).append(Column(column.name, source, 0, column.title))
         return found
@@ -258,11 +270,6 @@ class PlacedStore:
     def shared_objects(self) -> frozenset[int]:
         """Return nothing: batches share no object with a store."""
         return frozenset()
-
-
-def _kind_of(column: StoreColumn, size: StoreSize) -> NodeType | EdgeType:
-    """Return whether a column of a homogeneous store belongs to nodes or edges."""
-    return HOMOGENEOUS_EDGE if is_of_edges(size, column.name, len(column.tensor)) else HOMOGENEOUS_NODE
 
 
 class StoreColumns:

@@ -23,8 +23,7 @@ from manyhop_pyg.batch.assemble import (
     Gathered,
     Joining,
     Rows,
-    begin_data,
-    begin_hetero_data,
+    begin_planned,
     begin_stored,
     edge_ids,
     label_data,
@@ -81,7 +80,6 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
         outs = padding.pad(outs)
-    homogeneous = isinstance(outs[0], SamplerOutput)
     plan = joining.placed if isinstance(joining.placed, DataPlan) else None
     if padding is not None and plan is not None and plan.embeddings:
         raise InputError(
@@ -90,8 +88,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
         )
     rows = Rows(None if gpu is None else gpu.device)
     if plan is not None:
-        begin = begin_data if homogeneous else begin_hetero_data
-        batches = [begin(plan, out, perm, rows, joining.bounds) for out in outs]
+        batches = [begin_planned(plan, out, perm, rows, joining.bounds) for out in outs]
     elif joining.placed is not None:
         batches = [begin_stored(joining, out, perm, rows) for out in outs]
     times.append(time.perf_counter())
@@ -108,14 +105,8 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     if gpu is not None:
         gpu.end_gather(start, len(outs))
     if padding is not None:
-        padding.clear(
-            batches,
-            outs,
-            data=joining.data,
-            plan=plan,
-            store_size=joining.store_size,
-            permuted=joining.sampler.edge_permutation is not None,
-        )
+        permuted = joining.sampler.edge_permutation is not None
+        padding.clear(batches, outs, plan or joining.data, joining.store_size, permuted=permuted)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
 

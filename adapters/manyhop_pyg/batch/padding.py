@@ -18,14 +18,14 @@ from manyhop.loading.padding import Pad, check_names_of_masks, check_pad_option,
 from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, clear_rows, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.columns import Column as PlannedColumn
-from manyhop_pyg.batch.columns import DataPlan
+from manyhop_pyg.batch.columns import DataPlan, attributes_of
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.data.topologies import is_of_edges
+from manyhop_pyg.data.topologies import kind_of_rows
 from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
 from manyhop_pyg.samplers.requests import to_sampler_output
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
-from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, StoreSize
+from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Stores, StoreSize
 
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
 """A tensor of batches with a row per node or edge of a type (in the user's terms): its name, the dimension of rows."""
@@ -105,17 +105,13 @@ class Padding:
         samples = [_to_sample(out, self._topology) for out in outs]
         results = []
         for padded, out, num_inputs in zip(self._pad(samples), outs, sizes, strict=True):
-            result = to_sampler_output(padded.sample, self._topology)
-            if _is_of_edge_types(out.metadata):
-                result.metadata, seed_masks = self._pad_edge_types(out.metadata, padded)
-                counts = list(out.metadata[2].values())
-            elif _is_typed(out.metadata):
-                result.metadata, seed_masks = self._pad_typed_seeds(out.metadata, padded)
-                counts = list(out.metadata[2].values())
+            result, metadata = to_sampler_output(padded.sample, self._topology), out.metadata
+            if len(metadata) == 3:  # seeds of multiple types
+                pad = self._pad_edge_types if isinstance(metadata[1], dict) else self._pad_typed_seeds
+                result.metadata, seed_masks = pad(metadata, padded)
+                counts = list(metadata[2].values())
             else:
-                result.metadata, seed_mask = self._pad_metadata(
-                    out.metadata, padded, self._input_type, self._num_labels
-                )
+                result.metadata, seed_mask = self._pad_metadata(metadata, padded, self._input_type, self._num_labels)
                 seed_masks, counts = [seed_mask], [num_inputs]
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_masks, counts)
@@ -134,7 +130,7 @@ class Padding:
             num_labels: seed edges and binary negatives of a full batch.
         """
         input_id, *others = metadata
-        n, size = input_id.numel(), self.batch_size
+        n, size, of_nodes = input_id.numel(), self.batch_size, _is_of_nodes(metadata)
         ends: list[Tensor] = []
         if _is_binary(metadata):  # one entry per seed edge and per negative
             index, *others = others
@@ -142,15 +138,16 @@ class Padding:
             size = max(num_labels, n)
             both = (lengthened(end, size, self._spare(padded, input_type, k)) for k, end in enumerate(index))
             ends = [torch.stack([*both]) if n < size else index]
-        elif not _is_of_nodes(metadata):
+        elif not of_nodes:
             spare = [self._spare(padded, input_type, int(k > 0)) for k in range(3)]
             ends = [lengthened(end, size, fill) for end, fill in zip(others[:3], spare, strict=True)]
             missing = self._most_in_batch(input_type) - (ends[2].size(1) if ends[2].dim() == 2 else 1)
             if missing > 0:  # a smaller batch has fewer other seed edges
                 ends[2] = torch.cat([ends[2], ends[2].new_full((size, missing), spare[2])], dim=1)
             del others[:3]
-        others = [None if value is None else lengthened(value, size, 0) for value in others]
-        if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
+        for i, value in enumerate(others):
+            others[i] = None if value is None else lengthened(value, size, 0)
+        if of_nodes and padded.sample.num_sampled_nodes is not None:
             seed_mask = padded.node_mask[self._topology.node_type(input_type)][:size]
         else:
             seed_mask = mask_of(n, size, input_id.device)
@@ -203,17 +200,19 @@ class Padding:
         self,
         batches: Sequence[Batch],
         outs: Sequence[Sample],
+        source: DataPlan | Stores,
+        size: StoreSize,
         *,
-        data: PyGData,
-        plan: DataPlan | None,
-        store_size: StoreSize,
         permuted: bool,
     ) -> None:
         """Zero the rows of padding nodes and edges, and the ids of padding edges.
 
         ``permuted``: edge ids were looked up in a permutation, so that those of padding are not zero.
         """
-        columns = _columns_of_stores(data, store_size, self._topology) if plan is None else _columns(plan)
+        if isinstance(source, DataPlan):
+            columns = _columns_of_data(source)
+        else:
+            columns = _columns_of_stores(source, None if self._topology.hetero else size)
         if permuted:
             columns += [(e, "e_id", 0) for e in self._own]
         rows: list[PaddedRows] = []
@@ -223,7 +222,7 @@ class Padding:
             if t is None or (t not in self.sizes.nodes and t not in self.sizes.edges):
                 continue
             for batch, own in zip(batches, padded, strict=True):
-                value = _mapping(batch, kind).get(name)
+                value = attributes_of(batch, kind).get(name)
                 if isinstance(value, Tensor) and value.layout is torch.strided:
                     rows.append(PaddedRows(value, own, t, dim))
         clear_rows(rows)
@@ -257,35 +256,36 @@ class Padding:
 
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
-    """Convert PyG's sample to the engine's: the inverse of ``to_sampler_output``."""
+    """Convert PyG's sample to the engine's: the inverse of ``to_sampler_output``, except for dtypes."""
     row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
-    hetero, user = topology.hetero, topology.user_edge_type
+    nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+    if not topology.hetero:
+        t, e = HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE
+        return SampledSubgraph(
+            node={t: out.node},
+            row={e: row},
+            col={e: col},
+            edge_id={e: out.edge},
+            tree=None if out.batch is None else {t: out.batch},
+            num_sampled_nodes=None if nodes is None else {t: nodes},
+            num_sampled_edges=None if edges is None else {e: edges},
+        )
 
-    def of_nodes(values: Any) -> Any:
-        return values if hetero or values is None else {HOMOGENEOUS_NODE: values}
-
-    def of_edges(values: Any) -> Any:
-        if values is None or not hetero:
-            return None if values is None else {HOMOGENEOUS_EDGE: values}
-        return {t: values[name] for t, name in user.items()}
+    def own(values: Any) -> Any:
+        return None if values is None else {t: values[name] for t, name in topology.user_edge_type.items()}
 
     return SampledSubgraph(
-        node={t: _long(v) for t, v in of_nodes(out.node).items()},
-        row={t: _long(v) for t, v in of_edges(row).items()},
-        col={t: _long(v) for t, v in of_edges(col).items()},
-        edge_id=of_edges(out.edge),
-        tree=None if out.batch is None else {t: _long(v) for t, v in of_nodes(out.batch).items()},
-        num_sampled_nodes=of_nodes(out.num_sampled_nodes),
-        num_sampled_edges=of_edges(out.num_sampled_edges),
+        node=out.node,
+        row=own(row),
+        col=own(col),
+        edge_id=own(out.edge),
+        tree=out.batch,
+        num_sampled_nodes=nodes,
+        num_sampled_edges=own(edges),
     )
 
 
-def _long(values: Tensor) -> Tensor:
-    return values if values.dtype is torch.int64 else values.long()  # a call costs more than a look
-
-
-def _columns(plan: DataPlan) -> list[Column]:
-    """Return the columns of data."""
+def _columns_of_data(plan: DataPlan) -> list[Column]:
     found: list[tuple[NodeType | EdgeType, list[PlannedColumn]]] = [(t, of.of_nodes) for t, of in plan.nodes.items()]
     if isinstance(plan.data, Data):
         found = [(HOMOGENEOUS_NODE, of.of_nodes) for of in plan.edges.values()]
@@ -293,42 +293,19 @@ def _columns(plan: DataPlan) -> list[Column]:
     return [(kind, column.key, column.dim) for kind, columns in found for column in columns]
 
 
-def _columns_of_stores(data: PyGData, store_size: StoreSize, topology: Topology) -> list[Column]:
-    """Return the columns of a pair of stores."""
-    features, _ = data
+def _columns_of_stores(stores: Stores, size: StoreSize | None) -> list[Column]:
+    features, _ = stores
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
     else:
         attrs = features.get_all_tensor_attrs()
         held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
-    if topology.hetero:
-        return [(kind, name, 0) for kind, name, _ in held if kind is not None]
-    of_edges = [is_of_edges(store_size, name, length) for _, name, length in held]
-    kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
-    return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
-
-
-def _mapping(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
-    """Return the attributes of a type."""
-    if isinstance(batch, Data):
-        store = batch._store
-    else:
-        store = (batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict).get(kind)
-    return {} if store is None else store._mapping
+    kinds = [kind_of_rows(group, name, length, size) for group, name, length in held]
+    return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True) if kind is not None]
 
 
 def _is_of_nodes(metadata: Metadata) -> bool:
     return len(metadata) == 2
-
-
-def _is_typed(metadata: Metadata) -> bool:
-    """Return whether a sample has seeds of multiple types."""
-    return len(metadata) == 3
-
-
-def _is_of_edge_types(metadata: Metadata) -> bool:
-    """Return whether a sample has seed edges of multiple types."""
-    return _is_typed(metadata) and isinstance(metadata[1], dict)
 
 
 def _is_binary(metadata: Metadata) -> bool:

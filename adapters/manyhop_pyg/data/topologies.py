@@ -181,20 +181,14 @@ def _attributes(
     """Return all tensors of a name, by node type and by edge type."""
     nodes: dict[NodeType, Tensor] = {}
     of_edges: dict[EdgeType, Tensor] = {}
-    num_edges = 0 if hetero else edges[HOMOGENEOUS_EDGE]["row"].numel()
+    size = None if hetero else (num_nodes[HOMOGENEOUS_NODE], edges[HOMOGENEOUS_EDGE]["row"].numel())
     for attr in feature_store.get_all_tensor_attrs():
         if attr.attr_name != name:
             continue
         attr = whole(attr, homogeneous=not hetero)
         value = as_tensor(f"the attribute '{name}'", feature_store.get_tensor(attr), GraphError).cpu()
-        if hetero and isinstance(attr.group_name, tuple):
-            of_edges[attr.group_name] = value
-        elif hetero:
-            nodes[attr.group_name] = value
-        elif is_of_edges((num_nodes[HOMOGENEOUS_NODE], num_edges), name, value.size(0)):
-            of_edges[HOMOGENEOUS_EDGE] = value
-        else:
-            nodes[HOMOGENEOUS_NODE] = value
+        kind = kind_of_rows(attr.group_name, name, value.size(0), size)
+        (of_edges if isinstance(kind, tuple) else nodes)[kind] = value
     return nodes, of_edges
 
 
@@ -222,11 +216,17 @@ def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
     return torch.stack([row, col])
 
 
-def is_of_edges(size: StoreSize, name: str, length: int | None) -> bool:
-    """Return whether an attribute of a homogeneous store belongs to edges, by its length or name, as in ``Data``."""
+def kind_of_rows(group: Any, name: str, length: int | None, size: StoreSize | None) -> Any:
+    """Return the node or edge type of a store's tensor: by its length, or its name, as in ``Data``.
+
+    Args:
+        group: the tensor's group.
+        name: the tensor's name.
+        length: number of its rows; ``None``: unknown.
+        size: numbers of nodes and edges of a homogeneous store; ``None``: the group is the type.
+    """
+    if size is None:
+        return group
     num_nodes, num_edges = size
-    if num_nodes is None or num_edges is None:
-        return False
-    if length == num_edges and length != num_nodes:
-        return True
-    return length == num_edges and "edge" in name
+    of_edges = num_nodes is not None and length == num_edges and (length != num_nodes or "edge" in name)
+    return HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE

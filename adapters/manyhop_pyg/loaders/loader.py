@@ -40,6 +40,7 @@ from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import (
     Attributes,
     Batch,
+    Bounds,
     Inputs,
     Metadata,
     Positions,

@@ -220,12 +220,12 @@ def joined(row: Tensor, col: Tensor) -> Tensor:
 
 def contents_of(out: Sample) -> dict[str, int]:
     """Return how many seeds, nodes and edges a sample has."""
-    return {"seeds": out.metadata[0].numel(), "nodes": _total(out.node), "edges": _total(out.row)}
-
-
-def _total(values: Tensor | dict[str, Tensor]) -> int:
-    """Return the number of entries of a tensor, or of all tensors in a dictionary."""
-    return sum([v.numel() for v in values.values()]) if isinstance(values, dict) else values.numel()
+    nodes, edges = out.node, out.row
+    if isinstance(nodes, dict):
+        counts = sum(map(Tensor.numel, nodes.values())), sum(map(Tensor.numel, edges.values()))
+    else:
+        counts = nodes.numel(), edges.numel()
+    return {"seeds": out.metadata[0].numel(), "nodes": counts[0], "edges": counts[1]}
 
 
 def host_engine(graph: Graph, spec: Spec) -> Engine:
