@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +27,7 @@ from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.loaders.inputs import input_of
+from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on, samples_on_gpu
 from manyhop_pyg.samplers.requests import contents_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.assemble import Joining
     from manyhop_pyg.samplers.exclude import Exclusion
-    from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,8 +60,6 @@ class Seeds:
     @property
     def graph(self) -> Graph | None:
         """The topology of one of manyhop's samplers without overridden methods."""
-        from manyhop_pyg.samplers.on_gpu import samples_on_gpu
-
         method = "sample_from_nodes" if self.of_nodes else "sample_from_edges"
         return self.sampler.topology.graph if samples_on_gpu(self.sampler, method) else None
 
@@ -108,21 +105,15 @@ class Seeds:
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler's work on a GPU, shared by all its loaders."""
-        from manyhop_pyg.samplers.on_gpu import GPUSampling
-
         return GPUSampling.of(self.sampler, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
         """Return the sampler's current engine."""
-        return sampling.engine(self.sampler)
+        return sampling.follow(self.sampler)[0]
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
         """Return the inputs on the GPU; ``None`` if they are too many, or needed on the host."""
-        if self.on_host:
-            return None
-        from manyhop_pyg.samplers.on_gpu import inputs_on
-
-        return inputs_on(device, self.given, self.sampler)
+        return None if self.on_host else inputs_on(device, self.given, self.sampler)
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Launch the sampling around the inputs of multiple batches."""
@@ -267,11 +258,3 @@ def pinned(batch: T) -> T:
     """Return a batch in pinned memory."""
     made: T = pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
     return made
-
-
-def find_pinning(*, wanted: bool) -> bool:
-    """Return whether to pin batches; warn if this is wanted without an accelerator."""
-    if wanted and not torch.accelerator.is_available():
-        warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
-        return False
-    return wanted

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import BaseSampler, NegativeSampling
@@ -18,9 +17,8 @@ from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
 from manyhop.features import RowExchange
 from manyhop.graph import grouped_on
-from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch
+from manyhop.loading import EngineName, check_engine, current_batch
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.memory.places import Place
@@ -30,9 +28,8 @@ from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of, has_embed
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.adapter import Batches, Seeds, find_pinning, nodes_of_seeds
-from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.options import CoreControl, TorchOptions, check_device, find_device, load_positions, of_ranks
+from manyhop_pyg.loaders.adapter import Batches, Seeds, nodes_of_seeds
+from manyhop_pyg.loaders.options import CoreControl, SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
 _settling = threading.Lock()
 
 
-class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
+class ThreadedLoader(CoreControl, SeedLoader[Batch]):
     """A torch ``DataLoader`` whose batches are created by threads of this process, in keyed order.
 
     ``num_workers=N`` starts N threads that prefetch; 0 creates batches in the caller. Neither the order nor the
@@ -78,7 +75,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     _bounds: Bounds
     _gpu: GPURuntime | None
     _store_size: StoreSize
-    _pins_batches = False
     _reads_inputs_on_host = False
     """Whether the host needs the inputs of a batch that a GPU samples."""
 
@@ -100,7 +96,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     ) -> None:
         """Set up a DataLoader over ``range(num_items)``, as the last step of a loader's constructor."""
         kwargs: dict[str, Any] = dict(of_torch)
-        check_torch_arguments(kwargs)
         wanted = check_device(device, placement)
         check_pad(pad, self._seed_sampler, self.data)
         self.device, self._mode, self.pad = device, placement, pad
@@ -112,13 +107,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if filter_per_worker is None
             else flag("filter_per_worker", filter_per_worker)
         )
-        check_options(distributed, uneven, rank_timeout, seed_parts, kwargs)
         check_sharded(self.data, distributed=distributed)
         check_engine(engine, wanted, kwargs)
-        self.engine, self.distributed, self.seed_parts = engine, distributed, seed_parts
-        self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
-        shuffle, self._own_order = load_positions(self, num_items, kwargs)
-        self._plans, self._bounds, self._gpu, self._num_items = PlanCache(), {}, None, num_items
+        self.engine = engine
+        shuffle = self._set_up(num_items, kwargs, distributed, uneven, rank_timeout, seed_parts)
+        self._plans, self._bounds, self._gpu = PlanCache(), {}, None
         self._knows_device, self._padding = False, None
         with grouped_on(self._seeds().graph, find_device(wanted, self.data) if distributed else None):
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=self._own_order)  # ranks compare the edges
@@ -148,7 +141,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _prepare_for_cpu(self) -> None:
         """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""
-        prepare(self._seed_sampler)
+        prepare(getattr(self._seed_sampler, "engine", None))
 
     def _make_padding(self, samples: list[Sample], device: torch.device | None) -> Padding:
         transform, gpu = self.transform_sampler_output, self._gpu
@@ -159,14 +152,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return Padding(topology, self.input_data, self.batch_size, samples, device, self.neg_sampling)
 
     # Iteration
-
-    def __iter__(self) -> EpochIterator:  # type: ignore[override]  # an iterator of our own
-        return self._get_iterator()
-
-    def _get_iterator(self) -> EpochIterator:  # type: ignore[override]
-        self._settle_device()
-        self._pins_batches = self._gpu is None and find_pinning(wanted=self.pin_memory)
-        return self._begin_epoch(self._index_sampler)
 
     def _settle_device(self) -> None:
         """Select the device that creates batches, at the first one."""

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict, TypeVar, cast
@@ -19,7 +20,7 @@ from torch_geometric.sampler import BaseSampler
 from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows
-from manyhop.loading import EngineName, check_names, check_placement, own_gpu
+from manyhop.loading import EngineName, EpochIterator, EpochLoader, check_names, check_options, check_placement, own_gpu
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
@@ -27,11 +28,13 @@ from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system import triton_compiler
 from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import PyGData
 
 InitT = TypeVar("InitT", bound=Callable[..., None])
 LoaderT = TypeVar("LoaderT", bound=type)
+BatchT = TypeVar("BatchT")
 
 
 class TorchOptions(TypedDict, total=False):
@@ -111,15 +114,6 @@ def split_docstring(documented: type) -> tuple[str, dict[str, str], str]:
     return body, found, "".join(section for section in sections if not section.startswith("Args:"))
 
 
-def of_ranks(
-    distributed: bool, uneven: Uneven | None, rank_timeout: float | None
-) -> tuple[Uneven | None, float | None]:
-    """Return ``uneven`` and ``rank_timeout``, or their defaults; ``None`` where ranks share no batches."""
-    if not distributed:
-        return None, None
-    return uneven or "pad", DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)
-
-
 def keeps_arguments(init: InitT) -> InitT:
     """Decorate a constructor: reuse its first arguments when Lightning calls it again with another sampler.
 
@@ -144,21 +138,45 @@ def keeps_arguments(init: InitT) -> InitT:
     return cast("InitT", make)
 
 
-def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-    """Call torch's constructor of a loader over ``range(num_items)``.
+class SeedLoader(EpochLoader, DataLoader[BatchT]):
+    """A torch ``DataLoader`` over positions of seeds, whose batches ranks may share."""
 
-    Returns:
-        Whether items are shuffled, and whether the loader determines their order, not the user's sampler.
-    """
-    check_names(type(loader), kwargs)
-    shuffle = bool(kwargs.get("shuffle"))
-    own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
-    if num_items == 0:
-        kwargs["shuffle"] = False  # torch's random sampler cannot shuffle nothing
-    # Positions are not a torch Dataset, but have all that a DataLoader needs.
-    DataLoader.__init__(loader, SeedPositions(num_items), collate_fn=loader.collate_fn, **kwargs)  # type: ignore[arg-type]
-    del loader.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
-    return shuffle, own_order
+    _pins_batches = False
+
+    def _set_up(
+        self,
+        num_items: int,
+        kwargs: dict[str, Any],
+        distributed: bool,
+        uneven: Uneven | None,
+        rank_timeout: float | None,
+        seed_parts: int | None = None,
+    ) -> bool:
+        """Set the options of ranks, and those of torch, ``kwargs``; return whether to shuffle the seeds."""
+        check_torch_arguments(kwargs)
+        check_options(distributed, uneven, rank_timeout, seed_parts, kwargs)
+        self.distributed, self.seed_parts, self.uneven, self.rank_timeout = distributed, seed_parts, None, None
+        if distributed:
+            self.uneven = uneven or "pad"
+            self.rank_timeout = DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)
+        check_names(type(self), kwargs)
+        shuffle = bool(kwargs.get("shuffle"))
+        self._num_items = num_items
+        self._own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        if num_items == 0:
+            kwargs["shuffle"] = False  # torch's random sampler cannot shuffle nothing
+        # Positions are not a torch Dataset, but have all that a DataLoader needs.
+        DataLoader.__init__(self, SeedPositions(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
+        del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
+        return shuffle
+
+    def __iter__(self) -> EpochIterator:  # type: ignore[override]  # an iterator of our own
+        self._settle_device()
+        self._pins_batches = self.pin_memory and not self._stats.on_gpu
+        if self._pins_batches and not torch.accelerator.is_available():
+            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=2)
+            self._pins_batches = False
+        return self._begin_epoch(self._index_sampler)
 
 
 def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:

@@ -153,15 +153,8 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
                 one_hop[n] = _one_hop(self.forward_sampler, n), _one_hop(self.backward_sampler, n)
         self._hops = [one_hop[n] for n in self._num_neighbors.values]
 
-    @property
-    def is_hetero(self) -> bool:
-        """Never so."""
-        return False
-
-    @property
-    def is_temporal(self) -> bool:
-        """Never so."""
-        return False
+    is_hetero = is_temporal = False
+    edge_permutation = None  # edges have the user's ids
 
     @property
     def disjoint(self) -> bool:
@@ -172,11 +165,6 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
     def disjoint(self, value: bool) -> None:
         self.forward_sampler.disjoint = self.backward_sampler.disjoint = value
         self.num_neighbors = self._num_neighbors
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edges have the user's ids."""
-        return None
 
 
 class _Merged:
@@ -219,5 +207,5 @@ class _Merged:
 def _one_hop(sampler: NeighborSampler, num_neighbors: int) -> NeighborSampler:
     """Return a copy of a sampler that samples one of its hops."""
     one = copy.copy(sampler)
-    one.num_neighbors = [num_neighbors]
+    one.num_neighbors = NumNeighbors([num_neighbors])
     return one

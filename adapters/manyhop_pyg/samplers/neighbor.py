@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import Tensor
 from torch_geometric.data import FeatureStore, GraphStore, HeteroData
@@ -22,12 +22,12 @@ from manyhop.arguments import as_ids, flag, flags
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
-from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.samplers.requests import SeedRequests, check_window, host_engine, to_sampler_output
 from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges, node_metadata, seeds_of
-from manyhop_pyg.samplers.spec import as_num_neighbors, integers, make_spec
+from manyhop_pyg.samplers.spec import as_num_neighbors, integers, read_fanouts, reverse_types
 from manyhop_pyg.typing import PyGData, Sample
 
 
@@ -50,6 +50,32 @@ class _Sampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self.__dict__.update(state)
         self.gpu_samplings = {}
         self._rebuild()
+
+
+def _subgraph_type(value: object) -> SubgraphType:
+    try:
+        return SubgraphType(value)
+    except ValueError:
+        raise InputError(
+            f"Expected subgraph_type 'directional', 'bidirectional' or 'induced', got {value!r}."
+        ) from None
+
+
+def _strategy(value: object) -> object:
+    if value not in ("uniform", "last"):
+        raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {value!r}.")
+    return value
+
+
+_SETTINGS: dict[str, Callable[[Any], object]] = {
+    "num_neighbors": as_num_neighbors,
+    "subgraph_type": _subgraph_type,
+    "replace": partial(flag, "replace"),
+    "disjoint": partial(flag, "disjoint"),
+    "temporal_strategy": _strategy,
+    "keep_orig_edges": partial(flag, "keep_orig_edges"),
+}
+"""Attributes of a sampler that may be set later, and what converts their values."""
 
 
 class NeighborSampler(_Sampler):
@@ -120,31 +146,32 @@ class NeighborSampler(_Sampler):
         self.time_window = check_window(time_window, temporal=self.is_temporal)
         self.requests = SeedRequests(self.topology, self.time_window)
         self._weighted = weight_attr is not None
-        self._num_neighbors = as_num_neighbors(num_neighbors)
-        self._subgraph_type = _subgraph_type(subgraph_type, directed)
-        self._replace = flag("replace", replace)
-        self._disjoint = flag("disjoint", disjoint)
-        self._temporal_strategy = temporal_strategy
-        self._keep_orig_edges = False
+        if not directed:
+            warnings.warn(
+                "The usage of the 'directed' argument is deprecated. Use `subgraph_type='induced'` instead.",
+                stacklevel=2,
+            )
+        given = num_neighbors, subgraph_type if directed else "induced", replace, disjoint, temporal_strategy, False
+        for name, value in zip(_SETTINGS, given, strict=True):
+            setattr(self, name, value)
         self.gpu_samplings = {}
         if share_memory:
             share_topology(self.topology)
         self._rebuild()
 
     def _rebuild(self) -> None:
-        if self._temporal_strategy not in ("uniform", "last"):
-            raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
-        strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
-        is_bidirectional = self._subgraph_type == SubgraphType.bidirectional
-        self._adds_reverses = is_bidirectional and self._keep_orig_edges
-        self.spec = make_spec(
-            self.topology,
-            self._num_neighbors,
-            subgraph_type=SubgraphType.directional if self._adds_reverses else self._subgraph_type,
-            replace=self._replace,
-            disjoint=self.disjoint,
-            temporal=strategy if self.is_temporal else None,
+        if self.is_temporal:
+            self.__dict__["disjoint"] = True
+        self._adds_reverses = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
+        kind = SubgraphType.directional if self._adds_reverses else self.subgraph_type
+        self.spec = NeighborSpec(
+            fanouts=read_fanouts(self.num_neighbors, self.topology),
+            replace=self.replace,
             weighted=self._weighted,
+            temporal=self.temporal_strategy if self.is_temporal else None,
+            disjoint=self.disjoint,
+            subgraph=kind.value,
+            reverse=reverse_types(self.topology) if kind == SubgraphType.bidirectional else None,
         )
         self.engine = host_engine(self.topology.graph, self.spec)
         self.seed_edges = SeedEdges(self.topology, partial(EdgeSampler, self.engine, disjoint=self.disjoint))
@@ -199,65 +226,22 @@ class NeighborSampler(_Sampler):
 
     # Attributes of PyG's sampler.
 
-    @property
-    def num_neighbors(self) -> NumNeighbors:
-        """Neighbours per node, hop by hop; ``len()`` is the number of hops. May be set."""
-        return self._num_neighbors
+    num_neighbors: NumNeighbors
+    """Neighbours per node, hop by hop; ``len()`` is the number of hops."""
+    subgraph_type: SubgraphType
+    replace: bool
+    disjoint: bool
+    """Whether each seed has its own tree; always with times."""
+    temporal_strategy: Literal["uniform", "last"]
+    keep_orig_edges: bool
+    """Whether bidirectional batches keep the sampled edges as ``_orig_edge_index``."""
 
-    @num_neighbors.setter
-    def num_neighbors(self, value: NumNeighbors | list[int] | dict[EdgeType, list[int]]) -> None:
-        self._num_neighbors = as_num_neighbors(value)
-        self._rebuild()
-
-    @property
-    def subgraph_type(self) -> SubgraphType:
-        """Directional, bidirectional or induced. May be set."""
-        return self._subgraph_type
-
-    @subgraph_type.setter
-    def subgraph_type(self, value: SubgraphType | str) -> None:
-        self._subgraph_type = _subgraph_type(value, True)
-        self._rebuild()
-
-    @property
-    def replace(self) -> bool:
-        """Whether to sample with replacement. May be set."""
-        return self._replace
-
-    @replace.setter
-    def replace(self, value: bool) -> None:
-        self._replace = flag("replace", value)
-        self._rebuild()
-
-    @property
-    def disjoint(self) -> bool:
-        """Whether each seed has its own tree; always with times. May be set."""
-        return self._disjoint or self.is_temporal
-
-    @disjoint.setter
-    def disjoint(self, value: bool) -> None:
-        self._disjoint = flag("disjoint", value)
-        self._rebuild()
-
-    @property
-    def temporal_strategy(self) -> str:
-        """``"uniform"`` or ``"last"``. May be set."""
-        return self._temporal_strategy
-
-    @temporal_strategy.setter
-    def temporal_strategy(self, value: str) -> None:
-        self._temporal_strategy = value
-        self._rebuild()
-
-    @property
-    def keep_orig_edges(self) -> bool:
-        """Whether bidirectional batches keep the sampled edges as ``_orig_edge_index``. May be set."""
-        return self._keep_orig_edges
-
-    @keep_orig_edges.setter
-    def keep_orig_edges(self, value: bool) -> None:
-        self._keep_orig_edges = flag("keep_orig_edges", value)
-        self._rebuild()
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; sample by new settings."""
+        convert = _SETTINGS.get(name)
+        super().__setattr__(name, value if convert is None else convert(value))
+        if convert is not None and "engine" in vars(self):
+            self._rebuild()
 
     @property
     def is_hetero(self) -> bool:
@@ -298,7 +282,7 @@ class NeighborSampler(_Sampler):
         return times if self.is_hetero and times else times.get(HOMOGENEOUS_EDGE)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
+        return f"{type(self).__name__}(num_neighbors={self.num_neighbors.values})"
 
 
 def is_changed(sampler: NeighborSampler) -> bool:
@@ -313,20 +297,6 @@ def share_topology(topology: Topology) -> None:
     """Move the tables into shared memory, in place."""
     for tensor in topology.graph.tables():
         tensor.share_memory_()  # type: ignore[no-untyped-call]
-
-
-def _subgraph_type(value: SubgraphType | str, directed: bool) -> SubgraphType:
-    if not directed:
-        warnings.warn(
-            "The usage of the 'directed' argument is deprecated. Use `subgraph_type='induced'` instead.", stacklevel=3
-        )
-        return SubgraphType.induced
-    try:
-        return SubgraphType(value)
-    except ValueError:
-        raise InputError(
-            f"Expected subgraph_type 'directional', 'bidirectional' or 'induced', got {value!r}."
-        ) from None
 
 
 HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]

@@ -122,7 +122,7 @@ class GPUSampling:
         self.numbers = TensorPool(device, torch.arange)
         """Numbers of seeds that have none."""
         self._spec: Spec | None = None
-        self._follow(sampler)
+        self.follow(sampler)
 
     @property
     def graph(self) -> Graph:
@@ -137,7 +137,7 @@ class GPUSampling:
             found = sampler.gpu_samplings[device, where] = cls(sampler, device, where)
         return found
 
-    def _follow(self, sampler: OwnSampler) -> tuple[Engine, SeedEdges[GPUEdgeSampler]]:
+    def follow(self, sampler: OwnSampler) -> tuple[Engine, SeedEdges[GPUEdgeSampler]]:
         """Return the engines for the sampler's current settings."""
         with self._lock:
             if sampler.spec is not self._spec:
@@ -151,13 +151,9 @@ class GPUSampling:
                 self._spec = spec
             return self._engine, self._edges
 
-    def engine(self, sampler: OwnSampler) -> Engine:
-        """Return the engine for the sampler's current settings."""
-        return self._follow(sampler)[0]
-
     def begin_nodes(self, sampler: OwnSampler, inputs: Sequence[NodeSamplerInput], keys: Sequence[BatchKey]) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
-        engine, _ = self._follow(sampler)
+        engine, _ = self.follow(sampler)
         metadata: list[Metadata]
         if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
@@ -197,7 +193,7 @@ class GPUSampling:
         """Launch the sampling around seed edges, without the edges of ``exclusion``."""
         from manyhop.sampling.gpu.edges import PendingEdges
 
-        _, edges = self._follow(sampler)
+        _, edges = self.follow(sampler)
         inputs = list(inputs)
         engines = edges.of(inputs[0], neg_sampling, exclude_true=exclude_true)
         requests = [

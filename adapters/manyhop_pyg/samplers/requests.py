@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -152,9 +151,6 @@ def check_window(time_window: float | None, *, temporal: bool) -> float | None:
     return number
 
 
-V = TypeVar("V")
-
-
 def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOutput | HeteroSamplerOutput:
     """Rename types, turn the edges of backward sampling, and keep the user's dtype of indices.
 
@@ -173,7 +169,7 @@ def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOut
             num_sampled_nodes=None if sample.num_sampled_nodes is None else sample.num_sampled_nodes[HOMOGENEOUS_NODE],
             num_sampled_edges=None if sample.num_sampled_edges is None else sample.num_sampled_edges[t],
         )
-    user = topology.user_edge_type
+    user, edges = topology.user_edge_type, sample.num_sampled_edges
     rows: dict[EdgeType, Tensor] = {}
     cols: dict[EdgeType, Tensor] = {}
     for t, name in user.items():
@@ -185,7 +181,7 @@ def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOut
         edge={name: sample.edge_id[t] for t, name in user.items()},
         batch=None if sample.tree is None else {k: _of(v, dtype) for k, v in sample.tree.items()},
         num_sampled_nodes=sample.num_sampled_nodes,
-        num_sampled_edges=None if sample.num_sampled_edges is None else _renamed(sample.num_sampled_edges, user),
+        num_sampled_edges=None if edges is None else {user[t]: counts for t, counts in edges.items()},
     )
 
 
@@ -198,10 +194,6 @@ def _ends(sample: SampledSubgraph, t: EdgeType, dtype: torch.dtype, backward: bo
     if dtype != torch.int64:
         row, col = sample.edge_index(t).to(dtype)
     return (col, row) if backward else (row, col)
-
-
-def _renamed(values: dict[EdgeType, V], names: dict[EdgeType, EdgeType]) -> dict[EdgeType, V]:
-    return {names[t]: v for t, v in values.items()}
 
 
 def joined(row: Tensor, col: Tensor) -> Tensor:
@@ -232,15 +224,11 @@ def host_engine(graph: Graph, spec: Spec) -> Engine:
     """Return an engine of the CPU whose samples are in recycled memory."""
     engine = engine_for(graph, spec, empty=BufferPool().empty)
     if not (cuda.in_reach() or graph.is_part):  # otherwise the loader prepares it once its device is known
-        _prepare(engine)
+        prepare(engine)
     return engine
 
 
-def prepare(sampler: object) -> None:
-    """Build the engine of one of manyhop's samplers before the first batch."""
-    _prepare(getattr(sampler, "engine", None))
-
-
-def _prepare(engine: object) -> None:
+def prepare(engine: object) -> None:
+    """Build the tables of one of manyhop's engines before the first batch."""
     if isinstance(engine, HostEngine):
         engine.prepare()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate
@@ -44,24 +43,21 @@ class SeedEdges(Generic[EngineT]):
     def of(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> list[EngineT]:
-        """Return the engine's sampler of each type of some seed edges; see :meth:`prepare`."""
-        return [self.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in parts_of(index)]
-
-    def prepare(
-        self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
-    ) -> EngineT:
-        """Return the engine's sampler for an edge type (``None`` in homogeneous graphs) and negatives."""
-        n, edge_type = neg_sampling, self._edge_type(input_type)
-        cache_key: tuple[Hashable, ...] = (edge_type, exclude_true)
-        if n is not None:
-            cache_key += (negative_spec(n, exclude_true=exclude_true), id(n.src_weight), id(n.dst_weight))
-        if cache_key not in self._samplers:
-            sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
-            self._samplers[cache_key] = sampler, n  # kept alive, since the cache uses ids of its tensors
-        return self._samplers[cache_key][0]
+        """Return the engine's sampler of each type of some seed edges."""
+        found: list[EngineT] = []
+        for input_type in parts_of(index):
+            n, edge_type = negatives_of(neg_sampling, input_type), self._edge_type(input_type)
+            key: tuple[Hashable, ...] = (edge_type, exclude_true)
+            if n is not None:
+                key += (negative_spec(n, exclude_true=exclude_true), id(n.src_weight), id(n.dst_weight))
+            if key not in self._samplers:
+                sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
+                self._samplers[key] = sampler, n  # kept alive, since the cache uses ids of its tensors
+            found.append(self._samplers[key][0])
+        return found
 
     def check(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> None:
-        """Raise the errors of :meth:`prepare` without building tables."""
+        """Raise the errors of :meth:`of` without building tables."""
         self._for_request(EdgeSampler.check, self._edge_type(input_type), neg_sampling, exclude_true=exclude_true)
 
     def _edge_type(self, input_type: EdgeType | None) -> EdgeType:
@@ -79,7 +75,10 @@ class SeedEdges(Generic[EngineT]):
         negatives = negative_spec(n, exclude_true=exclude_true)
         src_weight, dst_weight = (None, None) if n is None else (n.src_weight, n.dst_weight)
         if n is not None and n.is_triplet() and src_weight is not None:
-            _warn_of_src_weight()
+            warnings.warn(
+                "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.",
+                stacklevel=2,
+            )
             src_weight = None
         src_weight, dst_weight = (
             None if weight is None else as_tensor(f"{name} of negatives", weight)
@@ -103,14 +102,6 @@ class SeedEdges(Generic[EngineT]):
                 "in forward direction."
             )
         return without_edges(graph, edge_type)
-
-
-@functools.cache
-def _warn_of_src_weight() -> None:
-    """Warn, once in a process."""
-    warnings.warn(
-        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.", stacklevel=2
-    )
 
 
 def edge_metadata(
@@ -170,13 +161,7 @@ def finish_seed_edges(
     """Return ``metadata`` of a batch, and number the trees of its sample by seed edge instead of endpoint.
 
     Seed edges of multiple types have ``input_id``, the metadata of each type, and the number of seed edges of each.
-
-    Args:
-        index: seed edges of a batch.
-        sampled: result of the engine for each type.
-        seed_edges: ``[num_trees]`` seed edge of each tree; ``None``: the sample has no trees.
-        neg_sampling: negatives.
-        columns: :func:`columns_of_edges` the seed edges, on the device of the batch.
+    ``seed_edges [num_trees]`` is the seed edge of each tree; ``columns`` are :func:`columns_of_edges` of ``index``.
     """
     trees = sampled[0].subgraph.tree
     if trees is not None and seed_edges is not None:

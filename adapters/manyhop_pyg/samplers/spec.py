@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
-from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.sampler.base import NumNeighbors
 
 from manyhop.arguments import as_tensor, check_no_mask, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
-from manyhop.sampling import NegativeSpec, NeighborSpec
+from manyhop.sampling import NegativeSpec
 from manyhop.system.arrays import describe
 from manyhop_pyg.data.convert import Topology
 
@@ -167,46 +167,14 @@ def each_of(neg_sampling: NegativeSampling | None) -> list[NegativeSampling]:
     return [] if neg_sampling is None else [neg_sampling]
 
 
-def make_spec(
-    topology: Topology,
-    num_neighbors: NumNeighbors,
-    *,
-    subgraph_type: SubgraphType,
-    replace: bool,
-    disjoint: bool,
-    temporal: Literal["uniform", "last"] | None,
-    weighted: bool,
-) -> NeighborSpec:
-    """Return the engine's spec, with the edge types of the topology."""
-    subgraph = SubgraphType(subgraph_type).value
-    reverse = None
-    if subgraph == "bidirectional":
-        edge_types = list(topology.user_edge_type.values())
-        reverse = reverse_types(edge_types) if topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
-        if topology.backward:
-            reverse = {_flip(t): _flip(r) for t, r in reverse.items()}
-    fanouts = read_fanouts(num_neighbors, list(topology.user_edge_type.values()), hetero=topology.hetero)
-    return NeighborSpec(
-        fanouts={ours: fanouts[theirs] for ours, theirs in topology.user_edge_type.items()},
-        replace=bool(replace),
-        weighted=weighted,
-        temporal=temporal,
-        disjoint=disjoint,
-        subgraph=subgraph,
-        reverse=reverse,
-    )
-
-
-def read_fanouts(
-    num_neighbors: NumNeighbors, edge_types: Iterable[EdgeType], *, hetero: bool
-) -> dict[EdgeType, tuple[int, ...]]:
-    """Return edge type -> fanouts, for all edge types of the graph."""
+def read_fanouts(num_neighbors: NumNeighbors, topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
+    """Return edge type of the graph -> fanouts, for all edge types."""
     values, default = num_neighbors.values, num_neighbors.default
+    edge_types = list(topology.user_edge_type.values())
     if not isinstance(values, Mapping):
-        return dict.fromkeys(edge_types, integers("numbers of neighbours", values))
-    if not hetero:
+        return dict.fromkeys(topology.user_edge_type, integers("numbers of neighbours", values))
+    if not topology.hetero:
         raise InputError("Expected num_neighbors as a list, such as [15, 10], since the graph has one edge type only.")
-    edge_types = list(edge_types)
     known = {"__".join(t): t for t in edge_types}  # NumNeighbors joins names so
     if twice := [t for t in edge_types if known["__".join(t)] != t]:
         raise InputError(
@@ -223,7 +191,10 @@ def read_fanouts(
             f"Expected num_neighbors for every edge type, got none for {missing[0]}. Add it ([0, ...] for none), "
             "or pass NumNeighbors(values, default=[...])."
         )
-    return {t: integers("numbers of neighbours", values.get(name, default)) for name, t in known.items()}
+    return {
+        ours: integers("numbers of neighbours", values.get("__".join(theirs), default))
+        for ours, theirs in topology.user_edge_type.items()
+    }
 
 
 def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
@@ -258,22 +229,24 @@ def integers(what: str, values: Any) -> tuple[int, ...]:
         ) from None
 
 
-def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:
+def reverse_types(topology: Topology) -> dict[EdgeType, EdgeType]:
     """Return edge type -> reverse type, found as in PyG: by ``rev_`` names, otherwise the only type that fits."""
-    known = set(edge_types)
+    if not topology.hetero:
+        return {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
+    own = {theirs: ours for ours, theirs in topology.user_edge_type.items()}
     reverse: dict[EdgeType, EdgeType] = {}
-    for edge_type in edge_types:
+    for edge_type, ours in own.items():
         src, rel, dst = edge_type
         if rel.startswith("rev_"):
             continue
         named = (dst, f"rev_{rel}", src)
-        fitting = [t for t in edge_types if (t[0], t[2]) == (dst, src)]
-        if named in known:
-            reverse[edge_type], reverse[named] = named, edge_type
+        fitting = [t for t in own if (t[0], t[2]) == (dst, src)]
+        if named in own:
+            reverse[ours], reverse[own[named]] = own[named], ours
         elif src == dst:
-            reverse[edge_type] = edge_type
+            reverse[ours] = ours
         elif len(fitting) == 1:
-            reverse[edge_type] = fitting[0]
+            reverse[ours] = own[fitting[0]]
         else:
             warnings.warn(
                 f"Cannot convert to bidirectional graph since the edge type {edge_type} does not seem to have a "
@@ -281,10 +254,6 @@ def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:
                 stacklevel=2,
             )
     return reverse
-
-
-def _flip(edge_type: EdgeType) -> EdgeType:
-    return edge_type[2], edge_type[1], edge_type[0]
 
 
 def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:

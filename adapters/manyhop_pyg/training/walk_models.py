@@ -10,28 +10,25 @@ from typing import Any, Unpack
 import torch
 import torch_geometric.nn
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from manyhop.arguments import as_ids, integer, positions
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.graph.build import check_ids
-from manyhop.loading import Epoch, EpochLoader, Item, check_options, graph_facts, next_key, plain
-from manyhop.loading.iterator import EpochIterator
+from manyhop.loading import Epoch, Item, graph_facts, next_key, plain
 from manyhop.loading.pipeline import Uneven
 from manyhop.sampling import WalkRequest, WalkSpec
 from manyhop.sampling.walks import NegativeWalker, Walker
 from manyhop.system.ranges import ranged
 from manyhop_pyg.data.convert import edge_list, nodes_in
-from manyhop_pyg.loaders.adapter import find_pinning, pinned
-from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.options import RankOptions, TorchOptions, load_positions, of_ranks
+from manyhop_pyg.loaders.adapter import pinned
+from manyhop_pyg.loaders.options import RankOptions, SeedLoader, TorchOptions
 
 Windows = tuple[Tensor, Tensor]
 """Positive and negative samples, ``[num_windows, context_size] int64`` each."""
 
 
-class WalkLoader(EpochLoader, DataLoader[Windows]):
+class WalkLoader(SeedLoader[Windows]):
     """Load batches of positive and negative samples around nodes, prefetched by threads, in keyed order.
 
     A batch depends only on ``(seed, epoch, batch)``, on CPUs and GPUs. If the model is on a GPU, the caller enqueues
@@ -63,26 +60,13 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         rank_timeout: float | None = None,
         **of_torch: Unpack[TorchOptions],
     ) -> None:
-        kwargs: dict[str, Any] = dict(of_torch)
-        check_torch_arguments(kwargs)
-        check_options(distributed, uneven, rank_timeout, None, kwargs)
-        self._sample, self._walks, self._find_device, self.distributed = sample, facts, device, distributed
-        self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
-        self._pins_batches = False
-        shuffle, own_order = load_positions(self, num_starts, kwargs)
-        self._get_ready(num_starts, seed, shuffle=shuffle, own_order=own_order)
-
-    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        self._sample, self._walks, self._find_device = sample, facts, device
+        shuffle = self._set_up(num_starts, dict(of_torch), distributed, uneven, rank_timeout)
+        self._set_up_epochs(num_starts, seed, shuffle=shuffle, own_order=self._own_order)
         self._prepare_ranks()
 
-    def __iter__(self) -> EpochIterator:  # type: ignore[override]  # an iterator of our own
-        return self._get_iterator()
-
-    def _get_iterator(self) -> EpochIterator:  # type: ignore[override]
+    def _settle_device(self) -> None:
         self._stats.on_gpu = self._is_on_gpu()
-        self._pins_batches = not self._stats.on_gpu and find_pinning(wanted=self.pin_memory)
-        return self._begin_epoch(self._index_sampler)
 
     def _device(self) -> torch.device:
         return self._find_device()
