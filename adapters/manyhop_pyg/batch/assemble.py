@@ -24,15 +24,11 @@ from manyhop.loading.pipeline import RankBatch, Stats
 from manyhop_embedding import Embedding, RowsAhead
 from manyhop_pyg.batch.columns import (
     Column,
-    DataColumns,
     DataPlan,
     PlacedStore,
-    PlanCache,
-    StoreColumns,
     StorePlan,
     attributes_of,
 )
-from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.topologies import kind_of_rows, whole
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Permutation, PyGData, Sample, StoreSize, Transform
@@ -85,21 +81,10 @@ class Gathered(NamedTuple):
         return found if self.joining.padding is None else [*found, *self.joining.padding.all_masks(out)]
 
 
-def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> DataPlan | PlacedStore | None:
-    """Return the source of rows for the current data; ``None``: only its store can read them."""
-    placed: DataPlan | PlacedStore | None = None
-    if isinstance(data, Data | HeteroData):
-        placed = plans.of(data) if gpu is None else gpu.columns(DataColumns(data))
-    elif gpu is not None and type(data[0]) is FeatureStore:
-        placed = gpu.columns(StoreColumns(data[0]))
-    return placed
-
-
 class Rows:
     """Rows that batches request from all tensors: collected first, then gathered in one call.
 
-    Args:
-        device: device of the batches; ``None``: rows stay on the device of their tensor.
+    Without ``device``, that of the batches, rows stay on the device of their tensor.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:

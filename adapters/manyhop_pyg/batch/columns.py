@@ -108,7 +108,9 @@ class DataPlan:
         if isinstance(data, Data):
             self.edges[HOMOGENEOUS_EDGE] = StorePlan(data, data.stores[0], True, device, placed)
         else:
-            self._plan_types(data, device, placed)
+            self.nodes = {t: StorePlan(data, store, False, device, placed) for t, store in data.node_items()}
+            self.edges = {t: StorePlan(data, store, True, device, placed) for t, store in data.edge_items()}
+            self._shared = StorePlan(data, data.stores[0], False, device, placed)
         stores = [*self.nodes.values(), *self.edges.values()]
         self.sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
         """Sources of rows."""
@@ -119,13 +121,6 @@ class DataPlan:
         """Device of ``edge_index`` in batches, by edge type; empty if the batch is on one device."""
         self.edge_index_types = [kind for kind, value in edges.items() if isinstance(value, EdgeIndex)]
         """Edge types whose edges are PyG's ``EdgeIndex``."""
-
-    def _plan_types(self, data: HeteroData, device: torch.device | None, placed: Placed) -> None:
-        for node_type, store in data.node_items():
-            self.nodes[node_type] = StorePlan(data, store, False, device, placed)
-        for edge_type, store in data.edge_items():
-            self.edges[edge_type] = StorePlan(data, store, True, device, placed)
-        self._shared = StorePlan(data, data.stores[0], False, device, placed)
 
     def fits(self, data: object) -> bool:
         """Return whether the data is the planned one, unchanged."""
@@ -174,20 +169,6 @@ def attributes_of(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
     return mapping
 
 
-class PlanCache:
-    """Cache of the latest plan for batches on the CPU."""
-
-    def __init__(self) -> None:
-        self._plan: DataPlan | None = None
-
-    def of(self, data: Batch) -> DataPlan:
-        """Return the plan for the current data."""
-        plan = self._plan
-        if plan is None or not plan.fits(data):
-            plan = self._plan = DataPlan(data, None, _where_it_is)
-        return plan
-
-
 def has_embeddings(data: object) -> bool:
     """Return whether nodes of the data have trainable rows."""
     stores = data.stores if isinstance(data, Data | HeteroData) else []
@@ -197,10 +178,6 @@ def has_embeddings(data: object) -> bool:
         if isinstance(store, NodeStorage)
         for value in store._mapping.values()
     )
-
-
-def _where_it_is(name: str, value: object) -> object:
-    return value
 
 
 def _column(data: Batch, store: BaseStorage, key: str, value: object, placed: Placed) -> Column:
@@ -228,12 +205,7 @@ class DataColumns:
     def named(self) -> list[tuple[str, object]]:
         """Return name and value of each attribute."""
         found: list[tuple[str, object]] = []
-
-        def note(name: str, value: object) -> object:
-            found.append((name, value))
-            return value
-
-        DataPlan(self._data, None, note)
+        DataPlan(self._data, None, lambda name, value: found.append((name, value)))
         return found
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> DataPlan:
@@ -253,11 +225,7 @@ class PlacedStore:
         self._by_kind: dict[StoreSize | None, dict[NodeType | EdgeType, list[Column]]] = {}
 
     def by_kind(self, size: StoreSize | None) -> dict[NodeType | EdgeType, list[Column]]:
-        """Return the columns of each node and edge type.
-
-        Args:
-            size: of a homogeneous store, whose columns belong to edges by their length; ``None``: heterogeneous.
-        """
+        """Return the columns of each node and edge type; see ``kind_of_rows``."""
         found = self._by_kind.get(size)
         if found is None:
             found = self._by_kind[size] = {}

@@ -123,11 +123,7 @@ class Padding:
     ) -> tuple[Metadata, Tensor]:
         """Return the padded metadata of one seed type, and its ``seed_mask``.
 
-        Args:
-            metadata: metadata of the seed type.
-            padded: the sample.
-            input_type: node or edge type; ``None`` in homogeneous graphs.
-            num_labels: seed edges and binary negatives of a full batch.
+        ``num_labels`` counts the seed edges and binary negatives of a full batch.
         """
         input_id, *others = metadata
         n, size, of_nodes = input_id.numel(), self.batch_size, _is_of_nodes(metadata)

@@ -32,7 +32,7 @@ from manyhop.memory.mapped_files import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.ranks import cuda
-from manyhop_pyg.data.graph_store import GraphStore
+from manyhop_pyg.data.graph_store import GraphStore, kind_of
 from manyhop_pyg.data.topologies import TensorTree, once, read_stores, recall
 from manyhop_pyg.typing import PyGData
 
@@ -135,7 +135,26 @@ def build_topology(
     options = raw.hetero, tuple(raw.num_nodes.items()), raw.index_dtype, is_sorted, backward, contents
 
     def build() -> Topology:
-        return _build(raw, node_time, edge_time, weight, is_sorted=is_sorted, backward=backward)
+        floating = any(t.is_floating_point() for t in [*node_time.values(), *edge_time.values()])
+        edges: dict[EdgeType, EdgeInput] = {}
+        names: dict[EdgeType, EdgeType] = {}
+        for t, given in raw.edges.items():
+            ours = (t[2], t[1], t[0]) if backward else t
+            names[ours] = t
+            time = edge_time.get(t)
+            edges[ours] = EdgeInput(
+                **(_reversed(given) if backward else given),
+                weight=weight.get(t),
+                time=None if time is None else time_key(time.cpu(), floating=floating),
+                is_sorted=is_sorted,
+                reversed=backward,
+            )
+        node_times = {k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
+        graph = build_graph(raw.num_nodes, edges, node_time=node_times, defer=cuda.in_reach())
+        sources = [*node_time.values(), *edge_time.values(), *weight.values()]
+        sources += [tensor for tensors in raw.edges.values() for tensor in tensors.values()]
+        graph = without_views(graph, sources)
+        return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
 
     def build_on_one_rank() -> Topology:
         names = _identities(inputs)
@@ -152,38 +171,6 @@ def claim_place(data: object, topology: Topology) -> None:
     store = data[1] if isinstance(data, tuple) else None
     if isinstance(store, GraphStore) and store.topology_place is not None:
         store.topology_place.claim(topology.graph, topology)
-
-
-def _build(
-    raw: RawGraph,
-    node_time: dict[NodeType, Tensor],
-    edge_time: dict[EdgeType, Tensor],
-    weight: dict[EdgeType, Tensor],
-    *,
-    is_sorted: bool,
-    backward: bool,
-) -> Topology:
-    floating = any(t.is_floating_point() for t in [*node_time.values(), *edge_time.values()])
-    edges: dict[EdgeType, EdgeInput] = {}
-    names: dict[EdgeType, EdgeType] = {}
-    for t, given in raw.edges.items():
-        ours = (t[2], t[1], t[0]) if backward else t
-        names[ours] = t
-        time = edge_time.get(t)
-        edges[ours] = EdgeInput(
-            **(_reversed(given) if backward else given),
-            weight=weight.get(t),
-            time=None if time is None else time_key(time.cpu(), floating=floating),
-            is_sorted=is_sorted,
-            reversed=backward,
-        )
-    node_times = {k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
-    graph = build_graph(raw.num_nodes, edges, node_time=node_times, defer=cuda.in_reach())
-    sources = [*node_time.values(), *edge_time.values(), *weight.values()]
-    sources += [tensor for tensors in raw.edges.values() for tensor in tensors.values()]
-    return Topology(
-        without_views(graph, sources), raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names
-    )
 
 
 def _contents(inputs: TensorTree) -> tuple[int, ...]:
@@ -216,7 +203,7 @@ def _read_data(data: Data) -> RawGraph:
             return {}, {HOMOGENEOUS_EDGE: _tensor(data[name], name)}
         raise GraphError(
             f"Expected the attribute '{name}' to have one entry per node ({num_nodes}) or per edge "
-            f"({data.num_edges}), got {_kind(data[name])}."
+            f"({data.num_edges}), got {kind_of(data[name])}."
         )
 
     return RawGraph(False, {HOMOGENEOUS_NODE: int(num_nodes)}, {HOMOGENEOUS_EDGE: edges}, dtype, get)
@@ -256,7 +243,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
         return {"row": row.cpu(), "colptr": colptr.cpu()}, torch.int64
     if adj_t is not None:
         raise GraphError(
-            f"Expected adj_t to be a torch_sparse.SparseTensor, got {_kind(adj_t)}. Keep edge_index instead "
+            f"Expected adj_t to be a torch_sparse.SparseTensor, got {kind_of(adj_t)}. Keep edge_index instead "
             "(ToSparseTensor on the batch, as `transform`, creates the same adj_t)."
         )
     edge_index = store.get("edge_index")
@@ -265,7 +252,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
             raise GraphError(f"Edge type {edge_type} has no edge_index. Set it; without edges, to a [2, 0] tensor.")
         return {"row": torch.empty(0, dtype=torch.int64), "col": torch.empty(0, dtype=torch.int64)}, torch.int64
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise GraphError(f"Expected edge_index to be a tensor of shape [2, num_edges], got {_kind(edge_index)}.")
+        raise GraphError(f"Expected edge_index to be a tensor of shape [2, num_edges], got {kind_of(edge_index)}.")
     compressed = recall(edge_index)
     if compressed is not None:
         return compressed, torch.int64
@@ -303,7 +290,7 @@ def _times(raw: RawGraph, name: str | None) -> tuple[dict[NodeType, Tensor], dic
     for what, time, n in expected:
         if time.shape != (n,) or time.dtype == torch.bool or time.is_complex():
             raise GraphError(
-                f"Expected times '{name}' of {what} as integers or floats of shape [{n}], got {_kind(time)}."
+                f"Expected times '{name}' of {what} as integers or floats of shape [{n}], got {kind_of(time)}."
             )
     return nodes, edges
 
@@ -321,7 +308,7 @@ def _weights(raw: RawGraph, name: str | None) -> dict[EdgeType, Tensor]:
         n = raw.edges[edge_type]["row"].numel()
         if weight.shape != (n,):
             raise GraphError(
-                f"Expected weights '{name}' of {_title(edge_type, raw)} of shape [{n}], got {_kind(weight)}."
+                f"Expected weights '{name}' of {_title(edge_type, raw)} of shape [{n}], got {kind_of(weight)}."
             )
     return {t: w.cpu() for t, w in edges.items()}
 
@@ -344,12 +331,6 @@ def _title(kind: NodeType | EdgeType, raw: RawGraph) -> str:
 
 def _tensor(value: object, name: str) -> Tensor:
     return as_tensor(f"the attribute '{name}'", value, GraphError)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {list(value.shape)}"
-    return type(value).__name__
 
 
 def edge_list(edge_index: object) -> Tensor:

@@ -127,13 +127,21 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     ) -> None:
         gpu = store_device(placement, device, rank_timeout)
         mapped = placement == "mapped"
-        _check_cache(cache, elsewhere=mapped or (placement == "sharded" and gpu is None), mapped=mapped)
+        if cache is not None and not mapped and (placement != "sharded" or gpu is not None):
+            raise InputError(
+                f"Expected cache only with placement='mapped', or 'sharded' over host memory, got {cache!r}: the other "
+                "rows are all here. Leave it out."
+            )
+        if cache is not None:
+            check_cache(cache)
+        if cache == "auto" and not mapped:
+            raise InputError("Expected cache='auto' only with placement='mapped', got it with 'sharded'. Pass a share.")
         super().__init__(tensor_attr_cls or ExactAttr)
         self.placement = placement
         self._place = rows_in(placement, gpu, rank_timeout)
         self._exchange = StoreExchange(self._place)
         self.cache = 0.05 if cache is None or cache == "auto" else cache
-        self._cache_of_files: CacheSize = cache or 0 if placement == "mapped" else 0
+        self._cache_of_files: CacheSize = cache or 0 if mapped else 0
         self._cache_is_given = cache is not None
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
@@ -345,15 +353,3 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         out.known_columns = None
         out._tensors, out._attrs, out._pool = dict(self._tensors), dict(self._attrs), copy.copy(self._pool)
         return out
-
-
-def _check_cache(cache: CacheSize | None, *, elsewhere: bool, mapped: bool) -> None:
-    if cache is not None and not elsewhere:
-        raise InputError(
-            f"Expected cache only with placement='mapped', or 'sharded' over host memory, got {cache!r}: the other "
-            "rows are all here. Leave it out."
-        )
-    if cache is not None:
-        check_cache(cache)
-    if cache == "auto" and not mapped:
-        raise InputError("Expected cache='auto' only with placement='mapped', got it with 'sharded'. Pass a share.")

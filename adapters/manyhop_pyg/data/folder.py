@@ -114,43 +114,36 @@ def open(
     """Open a graph that :func:`save` or ``manyhop convert`` wrote: ``Data``, ``HeteroData`` or a pair of stores.
 
     Args:
-        folder: where it is.
-        placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"`` once
-            per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in memory
-            what is read often; ``"sharded"`` spreads the features over the nodes of the run, see below; ``"auto"``
-            decides from sizes, free memory, ranks and nodes (see ``manyhop plan``).
-            The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
-            Places of GPUs, see below: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``,
-            ``"distributed"``.
-        device: this rank's GPU, for places of GPUs.
-        cache: how much of the features that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
-            memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
-            tensor; an integer, bytes for all; or ``"auto"``. See :class:`FeatureStore`.
+        folder: the folder.
+        placement: memory of the tensors. ``"process"``: this process; ``"shared"``: once per node, for all its ranks;
+            ``"mapped"``: their files, of which the system caches what is read often; ``"sharded"``: a part of the
+            features on each node of the run; ``"auto"`` decides from sizes, free memory, ranks and nodes (see ``manyhop
+            plan``). Or a placement of GPUs: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``,
+            ``"distributed"``. ``edge_index`` is always mapped: manyhop's samplers read the compressed topology.
+        device: this rank's GPU, for placements of GPUs.
+        cache: how many rows of features in files (``"mapped"``, maybe ``"auto"``) this process caches in memory, see
+            :class:`FeatureStore`: a float from 0 to 1, the share of the rows of each tensor; an integer, bytes for all;
+            or ``"auto"``.
 
-    With ``"auto"``, ``"shared"`` and ``"sharded"``, all ranks of the run call this, and return when all nodes have read
-    what is theirs, at whatever speed; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
+    With ``"auto"``, ``"shared"``, ``"sharded"`` and placements of GPUs, all ranks of the run call this and return when
+    all nodes have read their parts; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
     ``"process"`` and ``"mapped"``, any rank may call it alone.
 
     **Sharded features.** With ``"sharded"``, and with ``"auto"`` if it decides to shard any, the result is
-    ``(FeatureStore, GraphStore)``, which loaders with ``distributed=True`` take in the place of ``Data``. Every node
-    holds a part of the rows of the sharded tensors, once, and no rank reads more than its share of them. ``"sharded"``
-    does so with all tensors that have two or more dimensions and a row for each node or edge, and has the others
-    (labels, masks, times, weights) and the topology once per node. On a single node, all rows are its own: loaders
-    need no ``distributed=True`` then. Stores hold what belongs to nodes and edges: attributes of the graph or of a type
-    as a whole are left out (``manyhop.files.open_graph(folder).others`` has them).
-
-    **Places of GPUs.** The result is ``(FeatureStore, GraphStore)``, too, made by all ranks of the run: what would be
-    sharded over nodes is in the place of GPUs instead, see :class:`FeatureStore`, and each rank reads only the rows
-    that it is to hold. Tensors of one dimension stay in host memory, once per node; loaders copy them to their GPUs.
+    ``(FeatureStore, GraphStore)``, for loaders with ``distributed=True``; on a single node, they need not share
+    batches. ``"sharded"`` shards all tensors of two or more dimensions with a row for each node or edge; each node has
+    the others (labels, masks, times, weights) and the topology once. Attributes of the graph or of a type as a whole
+    are left out (``manyhop.files.open_graph(folder).others`` has them). With a placement of GPUs, the same tensors are
+    in GPU memory, and each rank reads only the rows that it will hold.
 
     Returns:
-        ``Data`` or ``HeteroData``; where features are sharded, ``(FeatureStore, GraphStore)``.
+        ``Data`` or ``HeteroData``; ``(FeatureStore, GraphStore)`` if features are sharded, or in placements of GPUs.
 
     Raises:
         InputError: no such folder; files that are damaged or do not fit together; an unknown placement; sharded
             features of edges that have the edges as their last dimension.
-        CapacityError: it does not fit; the message names what would help.
-        RankError: another rank failed or does not come.
+        CapacityError: not enough memory; the message contains advice.
+        RankError: another rank failed or is late.
     """
     on_gpu = store_device(placement, device, None) is not None
     where: Place = "sharded" if on_gpu else placement
@@ -332,16 +325,13 @@ def _edge_index(graph: StoredGraph, edges: StoredEdges, tensors: dict[int, Tenso
 
 
 def load_dataset(name: str, arguments: Mapping[str, Any]) -> SavedData:
-    """Make a data set of ``torch_geometric.datasets``: the entry point ``dataset`` of ``manyhop.formats``.
+    """Create a data set of ``torch_geometric.datasets``: the entry point ``dataset`` of ``manyhop.formats``.
 
-    This runs PyG's code, which may download, and unpickle what it has processed before.
-
-    Args:
-        name: of its class, such as ``"Planetoid"``.
-        arguments: of its class, such as ``root`` and ``name``.
+    This runs PyG's code, which may download files, and unpickle files that it has processed before. ``arguments`` are
+    the arguments of the class ``name``, such as ``root`` and ``name`` of ``"Planetoid"``.
 
     Raises:
-        InputError: no such class, other arguments than it has, or not one graph.
+        InputError: no such class, wrong arguments, or not one graph.
     """
     found = getattr(torch_geometric.datasets, name, None)
     if not (inspect.isclass(found) and issubclass(found, Dataset)):

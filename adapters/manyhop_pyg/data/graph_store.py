@@ -73,13 +73,7 @@ def num_rows_of(tensor: object) -> int | None:
 
 
 def row_index(index: object, num_rows: int | None, name: str) -> Tensor | slice | int:
-    """Return an index as row numbers ``[count] int64 or int32``, a slice forwards, or one row number.
-
-    Args:
-        index: a slice, an integer, or a tensor or array ``[count]`` of row numbers, or ``[num_rows] bool``.
-        num_rows: of the tensor.
-        name: of the tensor, for errors.
-    """
+    """Return an index as row numbers ``[count] int64 or int32``, a slice forwards, or one row number."""
     assert num_rows is not None
     if isinstance(index, slice):
         begin, end, step = index.indices(num_rows)

@@ -32,12 +32,8 @@ _lock = threading.Lock()
 def once(inputs: TensorTree, options: Hashable, build: Callable[[], T]) -> T:
     """Return ``build()``, or its earlier result for the same tensors if that is still in use.
 
-    Tensors are the same if they are the same view of the same memory, without changes in place by torch since.
-
-    Args:
-        inputs: tensors that the result depends on, in nested dictionaries; they are not kept alive.
-        options: other inputs.
-        build: creates an object that supports weak references.
+    Tensors are the same if they are the same view of the same memory, without changes in place by torch since. They are
+    not kept alive. ``options`` are the other inputs; the result must support weak references.
     """
     tensors = dict(_tensors(inputs, ()))
     if any(tensor.is_inference() for tensor in tensors.values()):  # whose changes are not counted
@@ -217,13 +213,10 @@ def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
 
 
 def kind_of_rows(group: Any, name: str, length: int | None, size: StoreSize | None) -> Any:
-    """Return the node or edge type of a store's tensor: by its length, or its name, as in ``Data``.
+    """Return the node or edge type of a tensor of ``length`` rows in a store.
 
-    Args:
-        group: the tensor's group.
-        name: the tensor's name.
-        length: number of its rows; ``None``: unknown.
-        size: numbers of nodes and edges of a homogeneous store; ``None``: the group is the type.
+    In homogeneous stores, of ``size`` ``(num_nodes, num_edges)``, it depends on the length and the name, as in
+    ``Data``; otherwise (``None``) it is the tensor's group.
     """
     if size is None:
         return group

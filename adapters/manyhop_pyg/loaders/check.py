@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.arguments import integer
@@ -55,13 +54,15 @@ def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
     for node_type, store in whole if isinstance(data, Data) else data.node_items():
         num_nodes = number_of_nodes(data, node_type)
         for name, value in store.items():
-            if name in ("x", "y") or _is_mask(name, value):
+            if name in ("x", "y") or name.endswith("_mask"):
                 lengths = (num_nodes, store.num_edges) if isinstance(data, Data) and name != "x" else (num_nodes,)
                 _expect(name, node_type, value, lengths, "node")
     for edge_type, store in whole if isinstance(data, Data) else data.edge_items():
         for name in ("edge_attr", "edge_weight"):
             if name in store:
-                _expect(name, edge_type, store[name], (_num_edges(store),), "edge")
+                edge_index = store.get("edge_index")  # whose number of edges PyG may not count
+                num_edges = edge_index.size(1) if isinstance(edge_index, Tensor) else store.num_edges
+                _expect(name, edge_type, store[name], (int(num_edges),), "edge")
 
 
 def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
@@ -71,28 +72,24 @@ def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
     return sampler
 
 
-def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
-    """Raise InputError if a sampler does not support seeds of multiple types."""
-    if not isinstance(inputs, TypedNodeInput):
-        return
-    if not isinstance(sampler, NeighborSampler | HGTSampler):
+def check_seeds(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
+    """Raise InputError if types or times of seeds do not fit. Missing times may come with calls of the sampler."""
+    if isinstance(inputs, TypedNodeInput) and not isinstance(sampler, NeighborSampler | HGTSampler):
         raise InputError(
             "Seeds of multiple types need manyhop_pyg.NeighborSampler or HGTSampler, got a "
             f"{type(sampler).__name__}. Pass input_nodes=('type', ids)."
         )
+    if isinstance(sampler, NeighborSampler):
+        for name in seeds_of(inputs)[0]:
+            sampler.topology.node_type(name)
+        _check_times("input_time", sampler, inputs.time)
 
 
-def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
-    """Raise InputError where times of seeds do not fit. Missing ones may come with calls of the sampler."""
-    if not isinstance(sampler, NeighborSampler):
-        return
-    seeds, _ = seeds_of(inputs)
-    for name in seeds:
-        sampler.topology.node_type(name)
-    if inputs.time is not None and not sampler.is_temporal:
-        raise InputError("Got input_time, but the sampler has no times: pass time_attr to it.")
-    if inputs.time is not None:
-        sampler.requests.time_limits(inputs.time)
+def _check_times(name: str, sampler: NeighborSampler, time: Tensor | None) -> None:
+    if time is not None and not sampler.is_temporal:
+        raise InputError(f"Got {name}, but the sampler has no times: pass time_attr to it.")
+    if time is not None:
+        sampler.requests.time_limits(time)
 
 
 def check_link_sampler(
@@ -117,10 +114,7 @@ def check_link_sampler(
     if isinstance(neg_sampling, TypedNegatives):
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
     sampler.seed_edges.check(inputs.input_type, neg_sampling, exclude_true=exclude_true)
-    if inputs.time is not None and not sampler.is_temporal:
-        raise InputError("Got edge_label_time, but the sampler has no times: pass time_attr to it.")
-    if inputs.time is not None:
-        sampler.requests.time_limits(inputs.time)
+    _check_times("edge_label_time", sampler, inputs.time)
     if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch and inputs.time is not None:
         raise InputError(
             "Negatives in the batch would be seen at the time of another seed edge. Expected GivenNegatives with a "
@@ -156,36 +150,19 @@ def _check_typed_edges(
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:
     """Return the number of nodes and edges of a homogeneous store, which identify its attributes."""
-    if isinstance(data, Data | HeteroData):
-        return None, None
-    if isinstance(sampler, NeighborSampler) and not sampler.is_hetero:
+    if isinstance(data, tuple) and isinstance(sampler, NeighborSampler) and not sampler.is_hetero:
         graph = sampler.topology.graph
         return graph.num_nodes[HOMOGENEOUS_NODE], graph.num_edges(HOMOGENEOUS_EDGE)
     return None, None
 
 
-def _is_mask(name: str, value: object) -> bool:
-    return name.endswith("_mask") and isinstance(value, Tensor | np.ndarray)
-
-
-def _length(value: object) -> int | None:
-    """Return the number of rows of a tensor or array; ``None`` for anything else."""
-    if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
-        return int(value.shape[0])
-    return None
-
-
-def _num_edges(store: EdgeStorage) -> int:
-    edge_index = store.get("edge_index")
-    return int(edge_index.size(1)) if isinstance(edge_index, Tensor) else int(store.num_edges)
-
-
 def _expect(
     name: str, key: NodeType | EdgeType | None, value: object, lengths: tuple[int | None, ...], kind: str
 ) -> None:
-    got, wanted = _length(value), lengths[0]
-    if got is None or wanted is None or got in lengths:
+    wanted = lengths[0]
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim == 0 or wanted is None or value.shape[0] in lengths:
         return
+    got = int(value.shape[0])
     if name == "x" or abs(got - wanted) == 1:
         where = f" of {key!r}" if key is not None else ""
         raise FeatureError(

@@ -41,14 +41,10 @@ def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id:
 def given_nodes(
     seeds: object, input_time: object, node_type: object, device: torch.device | None = None
 ) -> NodeSamplerInput:
-    """Return seed nodes for ``loader.batch``; samplers check their range.
+    """Return seed nodes for ``loader.batch``, of the loader's node type or types; samplers check their range.
 
-    Args:
-        seeds: the user's seeds.
-        input_time: the user's times.
-        node_type: seed type of the loader, or a tuple of multiple types.
-        device: GPU that samples: seeds of one type without times stay on their device and have no ``input_id``, which
-            is then 0, 1, ...; ``None``: the CPU samples.
+    ``device`` is the GPU that samples, if one does: seeds of one type without times stay on their device and have no
+    ``input_id``, which is then 0, 1, ...
     """
     by_type = seeds if not isinstance(seeds, Tensor) and isinstance(seeds, Mapping) else None
     if isinstance(node_type, tuple) != (by_type is not None):

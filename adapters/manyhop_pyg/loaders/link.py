@@ -15,9 +15,8 @@ from torch_geometric.typing import InputEdges
 from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
-from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
+from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.node import NodeLoader
@@ -126,7 +125,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
                 f"Expected neither exclude_seed_edges nor exclude_true_negatives with engine={engine!r}, which cannot "
                 "look edges up. Leave one of them out, or pass placement='sharded' instead of engine."
             )
-        self._store_size = store_size(data, link_sampler)
         super().__init__(self.input_data.row.numel(), filter_per_worker, **kwargs)
 
     def batch(
@@ -170,11 +168,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     @property
     def _seed_sampler(self) -> BaseSampler:
         return self.link_sampler
-
-    def _can_distribute(self) -> bool:
-        if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
-            return False
-        return isinstance(self.link_sampler, NeighborSampler) and suits_cugraph(self.link_sampler.spec)
 
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()

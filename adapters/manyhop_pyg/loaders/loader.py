@@ -23,14 +23,17 @@ from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
-from manyhop_pyg.batch.assemble import Joining, finish_trainable, placed_columns
-from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of, has_embeddings
+from manyhop.sampling.engines import suits_cugraph
+from manyhop_pyg.batch.assemble import Joining, finish_trainable
+from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, columns_of, has_embeddings
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.adapter import Batches, Seeds, nodes_of_seeds
+from manyhop_pyg.loaders.check import store_size
 from manyhop_pyg.loaders.options import CoreControl, SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
 from manyhop_pyg.samplers.spec import GivenNegatives, each_of
@@ -72,6 +75,7 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
     neg_sampling: NegativeSampling | None = None
     exclude_true_negatives = False
     _exclusion: Exclusion | None = None
+    _plan_on_cpu: DataPlan | None
     _bounds: Bounds
     _gpu: GPURuntime | None
     _store_size: StoreSize
@@ -96,6 +100,7 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
     ) -> None:
         """Set up a DataLoader over ``range(num_items)``, as the last step of a loader's constructor."""
         kwargs: dict[str, Any] = dict(of_torch)
+        self._store_size = store_size(self.data, self._seed_sampler)
         wanted = check_device(device, placement)
         check_pad(pad, self._seed_sampler, self.data)
         self.device, self._mode, self.pad = device, placement, pad
@@ -111,7 +116,7 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
         check_engine(engine, wanted, kwargs)
         self.engine = engine
         shuffle = self._set_up(num_items, kwargs, distributed, uneven, rank_timeout, seed_parts)
-        self._plans, self._bounds, self._gpu = PlanCache(), {}, None
+        self._plan_on_cpu, self._bounds, self._gpu = None, {}, None
         self._knows_device, self._padding = False, None
         with grouped_on(self._seeds().graph, find_device(wanted, self.data) if distributed else None):
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=self._own_order)  # ranks compare the edges
@@ -211,6 +216,11 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
             return make_exchange(self._joining, self._seeds(), store, self._plan(), title, timeout)
         return super()._make_exchange(title, timeout)
 
+    def _can_distribute(self) -> bool:
+        if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
+            return False
+        return isinstance(self._seed_sampler, NeighborSampler) and suits_cugraph(self._seed_sampler.spec)
+
     # One batch
 
     @property
@@ -243,7 +253,7 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
             self.transform_sampler_output,
             self._gpu,
             self._padding,
-            placed_columns(self.data, self._gpu, self._plans),
+            self._placed(),
             self._bounds,
             self._store_size,
             self._copy_threads,
@@ -252,6 +262,16 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
             self._label,
             self.distributed,
         )
+
+    def _placed(self) -> DataPlan | PlacedStore | None:
+        """Return the source of rows for the current data; ``None``: only its store can read them."""
+        columns = columns_of(self.data)
+        if self._gpu is not None or not isinstance(columns, DataColumns):
+            return self._gpu.columns(columns) if self._gpu is not None and columns.complete else None
+        plan = self._plan_on_cpu
+        if plan is None or not plan.fits(self.data):
+            plan = self._plan_on_cpu = DataPlan(self.data, None, lambda name, value: value)
+        return plan
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         """Set the attributes of seeds; return the mapping that holds ``input_id``, for each seed type."""
@@ -294,16 +314,9 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
                 "Expected the loader's own collate_fn for a batch of given seeds, got a subclass that replaces it, and "
                 "takes positions of seeds. Call loader(positions)."
             )
-        if not self._knows_device:
-            self._settle_device()
+        self._settle_device()
         batch: Batch = self._make_alone(key, lambda: self.filter_fn(self._seeds().around(inputs)))
         return batch
-
-    def _sampled_on(self) -> torch.device | None:
-        """Return the GPU that samples the batches; ``None``: the CPU does."""
-        if not self._knows_device:
-            self._settle_device()
-        return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
 
     def _replaced(self) -> set[str]:
         """Return which of ``collate_fn`` and ``filter_fn`` the user has replaced."""
@@ -324,4 +337,4 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
         return data
 
     def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False}
+        return super().__getstate__() | {"_plan_on_cpu": None, "_knows_device": False}

@@ -13,9 +13,8 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
-from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
+from manyhop_pyg.loaders.check import check_features, check_sampler, check_seeds
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_arguments
@@ -108,9 +107,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         self.custom_cls = custom_cls
         self.input_id = input_id
         self.input_data = self._seed_input()
-        check_seed_types(node_sampler, self.input_data)
-        check_seed_times(node_sampler, self.input_data)
-        self._store_size = store_size(data, node_sampler)
+        check_seeds(node_sampler, self.input_data)
         super().__init__(self.input_data.node.numel(), filter_per_worker, **kwargs)
 
     def batch(
@@ -133,7 +130,9 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         Raises:
             InputError: wrong seeds, times or key, or rows that ranks exchange in step.
         """
-        return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, self._sampled_on()), key)
+        self._settle_device()
+        device = None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
+        return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, device), key)
 
     def _seed_input(self) -> NodeSamplerInput:
         """Return the seeds of all batches."""
@@ -142,10 +141,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     @property
     def _seed_sampler(self) -> BaseSampler:
         return self.node_sampler
-
-    def _can_distribute(self) -> bool:
-        suits = isinstance(self.node_sampler, NeighborSampler) and suits_cugraph(self.node_sampler.spec)
-        return suits and self.worker_init_fn is None
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         input_id, seed_time, *sizes = self._metadata(out, 2, needs_ids=True)

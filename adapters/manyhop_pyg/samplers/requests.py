@@ -27,12 +27,7 @@ _CPU = torch.device("cpu")
 
 
 class SeedRequests:
-    """Converts PyG's sampler inputs to requests of the engine.
-
-    Args:
-        topology: the sampled graph.
-        time_window: with times, the earliest edge is at the seed's time minus this.
-    """
+    """Converts PyG's sampler inputs to requests of the engine. With ``time_window``, neighbours are at most so old."""
 
     def __init__(self, topology: Topology, time_window: float | None) -> None:
         self._topology, self._window = topology, time_window
@@ -118,10 +113,9 @@ class SeedRequests:
         return self.time_limits(time)
 
     def time_limits(self, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the latest and the earliest time key of each seed, ``[n] int64``.
+        """Return the latest and the earliest time key of each seed ``[n] int64``.
 
-        Args:
-            time: ``[n]``, or ``[n, 2]``: the earliest and the latest time.
+        ``time`` is ``[n]``, or ``[n, 2]``: the earliest and the latest time.
         """
         start, topology = None, self._topology
         if time.dim() == 2:

@@ -30,9 +30,7 @@ EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
 class SeedEdges(Generic[EngineT]):
     """The engine's samplers around seed edges, one per edge type and kind of negatives, cached.
 
-    Args:
-        topology: the sampled graph.
-        make: creates an ``EdgeSampler``, or the GPU's, from a graph, an edge type and negatives.
+    ``make`` creates an ``EdgeSampler``, or the GPU's, from a graph, an edge type and negatives.
     """
 
     def __init__(self, topology: Topology, make: Callable[..., EngineT]) -> None:
@@ -192,15 +190,7 @@ ByType: TypeAlias = dict[NodeType | None, Tensor]
 
 
 class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``NodeSamplerInput`` for seeds of multiple types, type by type.
-
-    Args:
-        input_id: ``[num_seeds]`` values of ``batch.input_id``.
-        node: ``[num_seeds]`` ids within the types.
-        time: ``[num_seeds]``; ``None``: the nodes' own times.
-        node_types: the types.
-        sizes: number of seeds of each type.
-    """
+    """PyG's ``NodeSamplerInput`` for seeds of multiple types, type by type; ``sizes``: number of seeds of each type."""
 
     def __init__(
         self, input_id: Tensor, node: Tensor, time: Tensor | None, node_types: tuple[NodeType, ...], sizes: list[int]

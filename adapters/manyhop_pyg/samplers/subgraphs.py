@@ -52,21 +52,14 @@ class EgoSampler(NeighborSampler):
 class NodeSetSampler(NeighborSampler):
     """Samples the subgraph induced by a set of nodes: clusters, random draws, or neighbours of seeds.
 
-    Args:
-        data: homogeneous data.
-        sample_direction: order of edges: ``"forward"`` by destination, ``"backward"`` by source.
+    Edges are sorted by destination, or with ``sample_direction="backward"`` by source.
     """
 
     def __init__(self, data: PyGData, sample_direction: Literal["forward", "backward"]) -> None:
         super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction)
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
-        """Return the nodes of a batch.
-
-        Args:
-            index: ``[batch_size] int64`` seeds.
-            key: of the batch.
-        """
+        """Return the nodes of a batch with the seeds ``index [batch_size] int64``."""
         raise NotImplementedError
 
     def facts(self) -> dict[str, object]:
@@ -105,13 +98,7 @@ class SaintSampler(NodeSetSampler):
 
 
 class ClusterSampler(NodeSetSampler):
-    """Samples the subgraph of some clusters, each of nodes that follow each other.
-
-    Args:
-        data: without types.
-        sample_direction: as of :class:`NodeSetSampler`.
-        begin: ``[num_clusters + 1] int64``: where the nodes of each cluster begin.
-    """
+    """Samples the subgraph of some clusters; the nodes of each, from ``begin [num_clusters + 1]``, are consecutive."""
 
     def __init__(self, data: Data, sample_direction: Literal["forward", "backward"], begin: Tensor) -> None:
         super().__init__(data, sample_direction)
@@ -152,12 +139,7 @@ class PageRankSampler(NodeSetSampler):
         self._begin, self._neighbors = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 
     def find(self, seeds: Tensor, num_threads: int) -> None:
-        """Find and keep the neighbours of seeds in advance; neighbours of others are found with their batch.
-
-        Args:
-            seeds: ``[num_seeds] int64``.
-            num_threads: number of threads on the CPU.
-        """
+        """Find and keep the neighbours of seeds in advance; neighbours of others are found with their batch."""
         seeds = torch.unique(seeds)
         bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
         found = self._neighbors_of(seeds, num_threads, bar)

@@ -38,11 +38,7 @@ class Needed(NamedTuple):
     num_edges: int
 
     def nodes(self, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the rows of sources and of destinations.
-
-        Args:
-            x: ``[num_nodes, num_channels]``, or a pair of these.
-        """
+        """Return the rows of sources and of destinations of ``x [num_nodes, num_channels]``, or a pair of these."""
         src, dst = (x, x) if isinstance(x, Tensor) else x
         if src is dst and torch.is_grad_enabled() and _checked(src, max(self.num_src, self.num_dst)).requires_grad:
             ends = _Ends.apply(src, self.num_src, self.num_dst)  # type: ignore[no-untyped-call]  # of torch
