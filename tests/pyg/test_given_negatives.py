@@ -147,5 +147,5 @@ def test_wrong_functions(data, function, message):
 
 
 def test_other_samplers(data):
-    with pytest.raises(InputError, match=r"GivenNegatives need a manyhop_pyg.NeighborSampler"):
+    with pytest.raises(InputError, match="NeighborSampler for GivenNegatives"):
         LinkLoader(data, BidirectionalNeighborSampler(data, [2]), neg_sampling=GivenNegatives(table()))

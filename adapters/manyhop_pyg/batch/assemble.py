@@ -157,7 +157,7 @@ def begin_planned(plan: DataPlan, out: Sample, perm: Permutation, rows: Rows, bo
         if e_id is not None:
             into.setdefault("e_id", e_id)
         return batch
-    ids, some = _ids_of(out, perm), next(iter(out.node.values()), None)
+    ids, some = ids_of(out, perm), next(iter(out.node.values()), None)
     empty = torch.empty(0, dtype=torch.int64, device=None if some is None else some.device)
     for node_type, store in plan.nodes.items():
         into = batch._node_store_dict[node_type]._mapping
@@ -251,7 +251,7 @@ def put(into: Attributes, **values: object) -> None:
 def begin_stored(joining: Joining, out: Sample, perm: Permutation, rows: Rows) -> Batch:
     """Return a batch of a pair of stores without edges, which ``_put_edges`` sets, and rows, which ``rows`` fetches."""
     assert isinstance(joining.placed, PlacedStore)
-    batch, ids = _begin(joining, out), _ids_of(out, perm)
+    batch, ids = _begin(joining, out), ids_of(out, perm)
     for kind, columns in joining.placed.by_kind(joining.store_size if isinstance(out, SamplerOutput) else None).items():
         index = ids.get(kind)
         if index is not None:
@@ -265,7 +265,7 @@ def begin_stored(joining: Joining, out: Sample, perm: Permutation, rows: Rows) -
 
 def read_stored(joining: Joining, out: Sample, perm: Permutation) -> tuple[Batch, int]:
     """Return a batch of a pair of stores, without edges, with the rows that the store returns, and their bytes."""
-    batch, ids = _begin(joining, out), _ids_of(out, perm)
+    batch, ids = _begin(joining, out), ids_of(out, perm)
     nbytes = _read(joining, batch, ids)
     _set_ids(batch, ids)
     return batch, nbytes
@@ -298,7 +298,7 @@ def _begin(joining: Joining, out: Sample) -> Batch:
     return batch
 
 
-def _ids_of(out: Sample, perm: Permutation) -> dict[NodeType | EdgeType, Tensor | None]:
+def ids_of(out: Sample, perm: Permutation) -> dict[NodeType | EdgeType, Tensor | None]:
     """Return the ids of sampled nodes and edges by type; ``None``: unknown."""
     if isinstance(out, SamplerOutput):
         assert perm is None or isinstance(perm, Tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.features import gather
+from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import upload
 from manyhop.loading.pipeline import RankBatch
@@ -25,7 +26,7 @@ from manyhop_pyg.batch.assemble import (
     Rows,
     begin_planned,
     begin_stored,
-    edge_ids,
+    ids_of,
     label_data,
     label_types,
     read_stored,
@@ -38,32 +39,21 @@ from manyhop_train.aggregation import Hops, mark_sorted
 
 
 def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
-    """Return a sample on the device, and the permutation that its edge ids still need."""
-    node = out.node
-    some = next(iter(node.values()), None) if isinstance(node, dict) else node
+    """Return a sample on the device with the user's ids of edges, and the permutation that is left to apply."""
+    hetero = isinstance(out, HeteroSamplerOutput)
+    some = next(iter(out.node.values()), None) if hetero else out.node
     if some is None or some.device == device:
         return out, perm
-    return to_device(out, perm, device), None
-
-
-def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
-    """Return a sample on the device, with the user's ids of edges, so that no permutation is left to apply."""
-    hetero = isinstance(out, HeteroSamplerOutput)
-    values: dict[str, object] = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch")}
-    values |= {"orig_row": out.orig_row, "orig_col": out.orig_col, "metadata": out.metadata}
-    if not hetero:
-        assert perm is None or isinstance(perm, Tensor)
-        values["edge"] = edge_ids(out.edge, perm)
-    else:
-        assert perm is None or isinstance(perm, Mapping)
-        if out.edge is not None:
-            values["edge"] = {t: edge_ids(edge, None if perm is None else perm.get(t)) for t, edge in out.edge.items()}
+    values = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch", "orig_row", "orig_col")}
+    values["metadata"], ids = out.metadata, ids_of(out, perm)
+    if out.edge is not None:
+        values["edge"] = {t: ids[t] for t in out.edge} if hetero else ids[HOMOGENEOUS_EDGE]
     leaves, structure = pytree.tree_flatten(values)
     sent = upload([leaf if isinstance(leaf, Tensor) else None for leaf in leaves], device)
     both = zip(leaves, sent, strict=True)
     values = pytree.tree_unflatten([leaf if there is None else there for leaf, there in both], structure)
     kind = HeteroSamplerOutput if hetero else SamplerOutput
-    return kind(**values, num_sampled_nodes=out.num_sampled_nodes, num_sampled_edges=out.num_sampled_edges)
+    return kind(**values, num_sampled_nodes=out.num_sampled_nodes, num_sampled_edges=out.num_sampled_edges), None
 
 
 def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:

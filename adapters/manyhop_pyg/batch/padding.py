@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling
-from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
@@ -42,11 +41,7 @@ def check_pad(pad: Pad | None, sampler: BaseSampler, data: PyGData) -> None:
             "Expected a NeighborSampler or HGTSampler of manyhop_pyg with pad='auto', got a "
             f"{type(sampler).__name__}. Leave pad out, or use NeighborLoader, LinkNeighborLoader or HGTLoader."
         )
-    if (
-        isinstance(sampler, NeighborSampler)
-        and sampler.keep_orig_edges
-        and sampler.subgraph_type == SubgraphType.bidirectional
-    ):
+    if isinstance(sampler, NeighborSampler) and sampler.adds_reverses:
         raise InputError("Expected keep_orig_edges=False with pad='auto': the sampled edges would not be padded.")
     if isinstance(data, Data | HeteroData):
         taken = {name for store in data.stores for name in store.keys()}  # noqa: SIM118  # of PyG, no dictionary
@@ -137,9 +132,11 @@ class Padding:
         elif not of_nodes:
             spare = [self._spare(padded, input_type, int(k > 0)) for k in range(3)]
             ends = [lengthened(end, size, fill) for end, fill in zip(others[:3], spare, strict=True)]
-            missing = self._most_in_batch(input_type) - (ends[2].size(1) if ends[2].dim() == 2 else 1)
-            if missing > 0:  # a smaller batch has fewer other seed edges
-                ends[2] = torch.cat([ends[2], ends[2].new_full((size, missing), spare[2])], dim=1)
+            negatives = negatives_of(self._neg_sampling, input_type)
+            if isinstance(negatives, GivenNegatives) and negatives.in_batch:
+                missing = negatives.in_batch_amount(self.batch_size) - ends[2].size(1)
+                if missing > 0:  # a smaller batch has fewer other seed edges
+                    ends[2] = torch.cat([ends[2], ends[2].new_full((size, missing), spare[2])], dim=1)
             del others[:3]
         for i, value in enumerate(others):
             others[i] = None if value is None else lengthened(value, size, 0)
@@ -171,14 +168,6 @@ class Padding:
         negatives = negatives_of(self._neg_sampling, edge_type)
         amount = negatives.amount if negatives is not None and negatives.is_binary() else 0
         return self.batch_size + math.ceil(self.batch_size * amount)
-
-    def _most_in_batch(self, edge_type: EdgeType | None) -> int:
-        """Return the negatives per seed edge of a full batch if they are other seed edges' destinations, else 0."""
-        negatives = negatives_of(self._neg_sampling, edge_type)
-        if not isinstance(negatives, GivenNegatives) or not negatives.in_batch:
-            return 0
-        most = self.batch_size - 1
-        return most if negatives.amount is None else min(negatives.amount, most)
 
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:

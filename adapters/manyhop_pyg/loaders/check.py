@@ -97,16 +97,13 @@ def check_link_sampler(
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
-        if isinstance(inputs, TypedEdgeInput):
-            raise InputError(
-                f"Seed edges of multiple types need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}."
-            )
-        if exclude_true:
-            raise InputError(
-                "exclude_true_negatives=True needs a sampler that has the edges: pass a manyhop_pyg.NeighborSampler."
-            )
-        if isinstance(neg_sampling, GivenNegatives):
-            raise InputError(f"GivenNegatives need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}.")
+        needs = {
+            "seed edges of multiple types": isinstance(inputs, TypedEdgeInput),
+            "exclude_true_negatives=True": exclude_true,
+            "GivenNegatives": isinstance(neg_sampling, GivenNegatives),
+        }
+        for what in (what for what, used in needs.items() if used):
+            raise InputError(f"Expected a manyhop_pyg.NeighborSampler for {what}, got a {type(sampler).__name__}.")
         return
     if isinstance(inputs, TypedEdgeInput):
         _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -122,14 +123,9 @@ def edge_input(
     if isinstance(edge_label_index, Mapping):
         if not edge_label_index:
             raise InputError("Expected seed edges of one type or several, got an empty dict.")
-        label, time, ids = (
-            _of_types(name, given, edge_label_index)
-            for name, given in (
-                ("edge_label", edge_label),
-                ("edge_label_time", edge_label_time),
-                ("input_id", input_id),
-            )
-        )
+        label = _of_types("edge_label", edge_label, edge_label_index)
+        time = _of_types("edge_label_time", edge_label_time, edge_label_index)
+        ids = _of_types("input_id", input_id, edge_label_index)
         parts = {}
         for t, index in edge_label_index.items():
             one = t if index is None else (t, index)
@@ -140,9 +136,8 @@ def edge_input(
     edge_type, index = _split_edge_type(data, edge_label_index)
     ends = (None, None) if edge_type is None else (edge_type[0], edge_type[2])
     sizes = [number_of_nodes(data, end) for end in ends]
-    inputs = pairs_input(
-        "edge_label_index", edge_type, index, sizes, edge_label, edge_label_time, input_id, neg_sampling
-    )
+    given = edge_label, edge_label_time, input_id, neg_sampling
+    inputs = pairs_input("edge_label_index", edge_type, index, sizes, *given)
     if not isinstance(neg_sampling, GivenNegatives) or not isinstance(neg_sampling.dst, Tensor):
         return inputs
     neg_dst, n = neg_sampling.dst.cpu(), inputs.row.numel()
@@ -191,20 +186,17 @@ def pairs_input(
 
 def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
     """Return the number of nodes of a type (``None`` in homogeneous data); ``None``: unknown to the stores."""
+    n: int | Tensor | None = None
     if isinstance(data, Data):
-        return _count(data.num_nodes)
-    if isinstance(data, HeteroData):
-        return _count(data[node_type].num_nodes) if node_type in data.node_types else None
-    if node_type is None:
+        n = data.num_nodes
+    elif isinstance(data, HeteroData):
+        n = data[node_type].num_nodes if node_type in data.node_types else None
+    elif node_type is None:
         sizes = [attr.size for attr in data[1].get_all_edge_attrs()]
         return max(max(s) for s in sizes) if sizes and all(s is not None and None not in s for s in sizes) else None
-    try:
-        return _count(remote_backend_utils.num_nodes(*data, node_type))
-    except ValueError:
-        return None
-
-
-def _count(n: int | Tensor | None) -> int | None:
+    else:
+        with suppress(ValueError):
+            n = remote_backend_utils.num_nodes(*data, node_type)
     return None if n is None else int(n)
 
 
@@ -248,7 +240,11 @@ def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None
         )
     if known is None and not isinstance(input_nodes, str) and not _is_typed(input_nodes):
         return None, input_nodes  # a homogeneous store
-    node_type, nodes = (input_nodes, None) if isinstance(input_nodes, str) else _pair(input_nodes)
+    if not isinstance(input_nodes, str) and not _is_typed(input_nodes):
+        raise InputError(
+            f"Expected input_nodes as 'type' or ('type', ids), got {type(input_nodes).__name__}. Begin with the type."
+        )
+    node_type, nodes = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
     if known is not None and node_type not in known:
         raise InputError(f"Unknown node type {node_type!r} in input_nodes. The graph has: {known}.")
     return node_type, nodes
@@ -256,14 +252,6 @@ def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None
 
 def _is_typed(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
-
-
-def _pair(value: InputNodes) -> tuple[str, object]:
-    if not _is_typed(value):
-        raise InputError(
-            f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}. Begin with the node type."
-        )
-    return value[0], value[1]
 
 
 def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeType | None, object]:

@@ -273,24 +273,10 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
                 f"{'set' if edge_label_time is not None else 'not set'} while 'time_attr' is "
                 f"{'set' if time_attr is not None else 'not set'}. Both are needed for temporal sampling."
             )
-        neighbor_sampler = sampler_of_arguments(
-            self,
-            data,
-            neighbor_sampler,
-            num_neighbors=num_neighbors,
-            replace=replace,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            weight_attr=weight_attr,
-            is_sorted=is_sorted,
-            directed=directed,
-            time_window=time_window,
-        )
+        sampler = sampler_of_arguments(self, locals())
         super().__init__(
             data=data,
-            link_sampler=neighbor_sampler,
+            link_sampler=sampler,
             edge_label_index=edge_label_index,
             edge_label=edge_label,
             edge_label_time=edge_label_time,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -13,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
-from manyhop.arguments import callables, flag
+from manyhop.arguments import callables, cpu_cores, flag
 from manyhop.errors import InputError
 from manyhop.features import RowExchange
 from manyhop.graph import grouped_on
@@ -31,7 +33,7 @@ from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.adapter import Batches, Seeds, nodes_of_seeds
 from manyhop_pyg.loaders.check import store_size
-from manyhop_pyg.loaders.options import CoreControl, SeedLoader, TorchOptions, check_device, find_device
+from manyhop_pyg.loaders.options import SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.requests import contents_of, prepare
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 _settling = threading.Lock()
 
 
-class ThreadedLoader(CoreControl, SeedLoader[Batch]):
+class ThreadedLoader(SeedLoader[Batch]):
     """A torch ``DataLoader`` whose batches are created by threads of this process, in keyed order.
 
     ``num_workers=N`` starts N threads that prefetch; 0 creates batches in the caller. Neither the order nor the
@@ -78,6 +80,9 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
     _plan_on_cpu: DataPlan | None
     _bounds: Bounds
     _gpu: GPURuntime | None
+    loader_cores: list[int | list[int]]
+    _old_worker_init_fn: Callable[[int], None]
+    _copy_threads: int | None = None
     _store_size: StoreSize
     _reads_inputs_on_host = False
     """Whether the host needs the inputs of a batch that a GPU samples."""
@@ -335,6 +340,48 @@ class ThreadedLoader(CoreControl, SeedLoader[Batch]):
         if rank_batch is not None:
             self._stats.record(rank_batch.batch, "assemble", start, time.perf_counter())
         return data
+
+    # Cores of threads
+
+    def _aff_init_fn(self, worker_id: int) -> None:
+        """Bind the calling thread to its cores (``enable_cpu_affinity``)."""
+        cores = self.loader_cores[worker_id]
+        os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
+        self._old_worker_init_fn(worker_id)
+
+    @contextmanager
+    def enable_cpu_affinity(self, loader_cores: object = None) -> Iterator[None]:
+        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores.
+
+        Raises:
+            InputError: cores that are no lists of integers.
+            ValueError: no workers, or not as many cores as workers.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
+        if loader_cores is not None:
+            loader_cores = cpu_cores("loader_cores", loader_cores, nested=True)
+        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
+            yield
+
+    @contextmanager
+    def enable_multithreading(self, worker_threads: int | None = None) -> Iterator[None]:
+        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly.
+
+        Raises:
+            InputError: the loader has no threads, or each would get none or more than there are.
+        """
+        if self.num_workers == 0:
+            raise InputError("Expected num_workers of at least 1 for 'enable_multithreading', got 0.")
+        cores = torch.get_num_threads()
+        wanted = max(1, cores // self.num_workers) if worker_threads is None else worker_threads
+        if not 1 <= wanted <= cores:
+            raise InputError(f"Expected 'worker_threads' from 1 to {cores} (torch.get_num_threads()), got {wanted}.")
+        before, self._copy_threads = self._copy_threads, wanted
+        try:
+            yield
+        finally:
+            self._copy_threads = before
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_plan_on_cpu": None, "_knows_device": False}

@@ -216,24 +216,10 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
                 "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' is "
                 "not set. Name the attribute that holds the times of nodes or edges."
             )
-        neighbor_sampler = sampler_of_arguments(
-            self,
-            data,
-            neighbor_sampler,
-            num_neighbors=num_neighbors,
-            replace=replace,
-            subgraph_type=subgraph_type,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            weight_attr=weight_attr,
-            is_sorted=is_sorted,
-            directed=directed,
-            time_window=time_window,
-        )
+        sampler = sampler_of_arguments(self, locals())
         super().__init__(
             data=data,
-            node_sampler=neighbor_sampler,
+            node_sampler=sampler,
             input_nodes=input_nodes,
             input_time=input_time,
             transform=transform,

@@ -38,6 +38,13 @@ def refuse(kwargs: Mapping[str, object], names: Sequence[str], reason: str) -> N
             raise InputError(f"Expected no {name}, got one: {reason}. Leave it out.")
 
 
+def save_whole(content: object, path: Path) -> None:
+    """Write a file that other processes see once it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial:
+        torch.save(content, partial)
+
+
 class NodeSetLoader(NodeLoader):
     """A loader whose seeds are numbers of node sets: 0, 1, ...
 
@@ -171,10 +178,8 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
                 raise InputError(f"Expected cluster of shape [{data.num_nodes}], got {list(cluster.shape)}.")
         self.num_parts, self.recursive, self.sparse_format = num_parts, recursive, sparse_format
         self.keep_inter_cluster_edges = keep_inter_cluster_edges
-        path = None
-        if save_dir is not None:
-            folder = path_of("save_dir", save_dir) / f"part_{num_parts}{'_recursive' if recursive else ''}"
-            path = folder / (filename or "metis.pt")
+        folder = f"part_{num_parts}{'_recursive' if recursive else ''}"
+        path = None if save_dir is None else path_of("save_dir", save_dir) / folder / (filename or "metis.pt")
         if path is not None and path.exists():
             self.partition = self._load(data, path)
         else:
@@ -183,14 +188,16 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
                 print("Computing METIS partitioning...", file=sys.stderr)
             check_ids(HOMOGENEOUS_EDGE, "source", plain(data.edge_index)[0], data.num_nodes)
             check_ids(HOMOGENEOUS_EDGE, "destination", plain(data.edge_index)[1], data.num_nodes)
-            found = self._metis(data.edge_index, data.num_nodes) if cluster is None else cluster
+            found = cluster
+            if found is None:
+                src, dst = plain(data.edge_index).cpu().long().numpy()
+                metis = metis_parts([(src, dst)], len(src), data.num_nodes, num_parts, recursive=recursive)
+                found = torch.from_numpy(metis.part)
             self.partition = self._partition(data.edge_index, found.to(data.edge_index.device, torch.int64))
             if report:
                 print("Done!", file=sys.stderr)
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as partial:
-                    torch.save(self.partition, partial)
+                save_whole(self.partition, path)
         self.data = self._permute_data(data, self.partition)
 
     def _load(self, data: Data, path: Path) -> Partition:
@@ -202,12 +209,6 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
             )
         tensors = [getattr(partition, name).to(data.edge_index.device) for name in _TENSORS]
         return Partition(*tensors, self.sparse_format)
-
-    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
-        """Return the cluster of each node."""
-        src, dst = plain(edge_index).cpu().long().numpy()
-        found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
-        return torch.from_numpy(found.part)
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped

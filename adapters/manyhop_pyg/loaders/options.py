@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypedDict, TypeVar, cast
 
 import torch
@@ -17,7 +15,6 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
-from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows
 from manyhop.loading import EngineName, EpochIterator, EpochLoader, check_names, check_options, check_placement, own_gpu
@@ -179,11 +176,14 @@ class SeedLoader(EpochLoader, DataLoader[BatchT]):
         return self._begin_epoch(self._index_sampler)
 
 
-def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:
-    """Return the sampler of a loader, and store it and its arguments as attributes, which Lightning reads."""
-    sampler = NeighborSampler(data, **arguments) if given is None else given
-    for name, value in {**arguments, "neighbor_sampler": sampler}.items():
-        setattr(loader, name, value)
+def sampler_of_arguments(loader: object, given: Mapping[str, Any]) -> BaseSampler:
+    """Return the sampler of a loader's arguments, and store it and these as attributes, which Lightning reads."""
+    names = [name for name in inspect.signature(NeighborSampler).parameters if name in given and name != "data"]
+    arguments = {name: given[name] for name in names}
+    sampler: BaseSampler | None = given["neighbor_sampler"]
+    if sampler is None:
+        sampler = NeighborSampler(given["data"], **arguments)
+    vars(loader).update(arguments, neighbor_sampler=sampler)
     return sampler
 
 
@@ -226,52 +226,3 @@ def tensors_of(data: PyGData) -> Iterator[Tensor]:
         tensors = [column.tensor for column in data[0].columns()]
         values = [tensor.rows if isinstance(tensor, DistributedRows) else tensor for tensor in tensors]
     return (value for value in values if isinstance(value, Tensor))
-
-
-class CoreControl:
-    """Control of the cores that the threads of a loader use."""
-
-    num_workers: int
-    loader_cores: list[int | list[int]]
-    _old_worker_init_fn: Callable[[int], None]
-    _copy_threads: int | None = None
-
-    def _aff_init_fn(self, worker_id: int) -> None:
-        """Bind the calling thread to its cores (``enable_cpu_affinity``)."""
-        cores = self.loader_cores[worker_id]
-        os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
-        self._old_worker_init_fn(worker_id)
-
-    @contextmanager
-    def enable_cpu_affinity(self, loader_cores: object = None) -> Iterator[None]:
-        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores.
-
-        Raises:
-            InputError: cores that are no lists of integers.
-            ValueError: no workers, or not as many cores as workers.
-        """
-        if not hasattr(os, "sched_setaffinity"):
-            raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
-        if loader_cores is not None:
-            loader_cores = cpu_cores("loader_cores", loader_cores, nested=True)
-        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
-            yield
-
-    @contextmanager
-    def enable_multithreading(self, worker_threads: int | None = None) -> Iterator[None]:
-        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly.
-
-        Raises:
-            InputError: the loader has no threads, or each would get none or more than there are.
-        """
-        if self.num_workers == 0:
-            raise InputError("Expected num_workers of at least 1 for 'enable_multithreading', got 0.")
-        cores = torch.get_num_threads()
-        wanted = max(1, cores // self.num_workers) if worker_threads is None else worker_threads
-        if not 1 <= wanted <= cores:
-            raise InputError(f"Expected 'worker_threads' from 1 to {cores} (torch.get_num_threads()), got {wanted}.")
-        before, self._copy_threads = self._copy_threads, wanted
-        try:
-            yield
-        finally:
-            self._copy_threads = before

@@ -18,7 +18,6 @@ from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 from manyhop.arguments import flag, integer, path_of
 from manyhop.errors import InputError
 from manyhop.files.saved_tensors import load_safely
-from manyhop.files.tensor_file import replacing
 from manyhop.loading import BatchContext
 from manyhop.memory.stores.copies import checksum
 from manyhop.sampling import BatchKey
@@ -28,7 +27,7 @@ from manyhop.system.progress import Progress
 from manyhop_pyg.data.convert import edge_list, plain
 from manyhop_pyg.loaders.check import check_features
 from manyhop_pyg.loaders.node import NodeLoader
-from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data, refuse
+from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data, refuse, save_whole
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.subgraphs import EgoSampler, PageRankSampler, SaintSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
@@ -128,12 +127,8 @@ class _SaintLoader(NodeSetLoader):
         edge_norm = (nodes[edge_list(data.edge_index)[0].long().cpu()] / edges).clamp_(0, 1e4)
         edge_norm[edge_norm.isnan()] = 0.1
         norms = num_samples / nodes.clamp_(min=0.1) / num_nodes, edge_norm
-        path = self._norm_file()
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = {"of": self._norm_facts(data), "node_norm": norms[0], "edge_norm": norms[1]}
-            with replacing(path) as partial:
-                torch.save(content, partial)
+        if (path := self._norm_file()) is not None:
+            save_whole({"of": self._norm_facts(data), "node_norm": norms[0], "edge_norm": norms[1]}, path)
         return norms
 
     def _norm_file(self) -> Path | None:

@@ -162,8 +162,8 @@ class NeighborSampler(_Sampler):
     def _rebuild(self) -> None:
         if self.is_temporal:
             self.__dict__["disjoint"] = True
-        self._adds_reverses = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
-        kind = SubgraphType.directional if self._adds_reverses else self.subgraph_type
+        self.adds_reverses = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
+        kind = SubgraphType.directional if self.adds_reverses else self.subgraph_type
         self.spec = NeighborSpec(
             fanouts=read_fanouts(self.num_neighbors, self.topology),
             replace=self.replace,
@@ -222,7 +222,7 @@ class NeighborSampler(_Sampler):
     def node_output(self, sample: SampledSubgraph) -> Sample:
         """Convert the engine's sample to PyG's."""
         out = to_sampler_output(sample, self.topology)
-        return out.to_bidirectional(keep_orig_edges=True) if self._adds_reverses else out
+        return out.to_bidirectional(keep_orig_edges=True) if self.adds_reverses else out
 
     # Attributes of PyG's sampler.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -76,11 +76,7 @@ class InputGroup(Sequence[Inputs]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    @overload
-    def __getitem__(self, i: int) -> Inputs: ...
-    @overload
-    def __getitem__(self, i: slice) -> InputGroup: ...
-    def __getitem__(self, i: int | slice) -> Inputs | InputGroup:
+    def __getitem__(self, i: int | slice) -> Any:
         first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
         if isinstance(i, int) and not 0 <= i < len(self):
             raise IndexError(i)

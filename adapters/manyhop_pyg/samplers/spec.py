@@ -84,10 +84,14 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
             raise not_by_position()
         return index.neg_dst
 
+    def in_batch_amount(self, num_seeds: int) -> int:
+        """Return the number of other seed edges' destinations that are negatives of each."""
+        most = max(num_seeds - 1, 0)
+        return most if self.amount is None else min(self.amount, most)
+
     def in_batch_index(self, dst_index: Tensor) -> Tensor:
         """Return ``[n, amount]``: for each seed edge the indices of the destinations of the next ones, cyclically."""
-        n = dst_index.numel()
-        amount = max(n - 1, 0) if self.amount is None else min(self.amount, max(n - 1, 0))
+        n, amount = dst_index.numel(), self.in_batch_amount(dst_index.numel())
         step = torch.arange(n, device=dst_index.device).view(-1, 1) + torch.arange(
             1, amount + 1, device=dst_index.device
         )

@@ -303,12 +303,6 @@ def obstacle(layer: MessagePassing) -> str | None:
     return None
 
 
-def replace(layer: MessagePassing, edges: PassEdges) -> None:
-    """Let a layer without obstacles aggregate by segments."""
-    layer.__class__ = _CLASSES[type(layer)]
-    layer.segment_edges = edges
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accelerated:
     """The layers of a model that :func:`accelerate` has changed."""
@@ -361,7 +355,8 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
         got = "; ".join(f"{name}: {reason}" for name, reason in found.others.items()) or "none"
         raise InputError(f"Expected layers that accelerate supports, got {got}. Leave out trim=True.")
     for name in found.reached:
-        replace(layers[name], edges)
+        layers[name].__class__ = _CLASSES[type(layers[name])]
+        layers[name].segment_edges = edges
     if found.reached:
         model.register_forward_pre_hook(edges.begin)
         model.register_forward_hook(edges.end, always_call=True)

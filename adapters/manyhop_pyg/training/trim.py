@@ -76,11 +76,15 @@ class Trim:
         self._layers: int | None = None
         """Number of layers in a call of the model; ``None``: before the first call."""
         self._refused = self._logged = False
-        self._begin(running=False)
+        self.begin(running=False)
 
-    def begin(self) -> None:
+    def begin(self, *, running: bool = True) -> None:
         """Begin a call of the model."""
-        self._begin(running=True)
+        self._running = running
+        self._layer = 0
+        self._edges: set[int] = set()
+        """Ids of the layer's edge tensors, which the batch keeps alive."""
+        self._others = self._trimmed = False
 
     def end(self, model: torch.nn.Module, out: object) -> None:
         """End it."""
@@ -98,7 +102,7 @@ class Trim:
             )
         elif self._edges and self._layers is None:
             self._layers = self._layer + 1
-        self._begin(running=False)
+        self.begin(running=False)
 
     def needed(self, layer: torch.nn.Module, edge_index: Adj) -> Needed | None:
         """Return what the next call of a layer needs; ``None``: everything, without trimming."""
@@ -134,13 +138,6 @@ class Trim:
         """Raise InputError if layers before one that needs all rows were trimmed."""
         if self._trimmed:
             raise InputError(f"Expected the same edges in all layers, got others after trimmed layers. {_LEAVE_OUT}")
-
-    def _begin(self, *, running: bool) -> None:
-        self._running = running
-        self._layer = 0
-        self._edges: set[int] = set()
-        """Ids of the layer's edge tensors, which the batch keeps alive."""
-        self._others = self._trimmed = False
 
     def _log(self, reason: str) -> None:
         if not self._logged:

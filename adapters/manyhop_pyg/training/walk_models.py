@@ -98,16 +98,13 @@ class WalkLoader(SeedLoader[Windows]):
                 start = time.perf_counter()
                 made = self.collate_fn(epoch.to_index(index))
                 self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
-            rank_batch.contents.update(self._contents(len(index), made))
+            walker, numbers = self._walks()
+            num_steps = len(index) * numbers["walks_per_node"] * len(walker.spec.steps)
+            num_nodes = sum([part.numel() for part in made])
+            rank_batch.contents.update(seeds=len(index), nodes=num_nodes, edges=num_steps)
             return pinned(made) if self._pins_batches else made
 
         return make, None, self._threads(self._num_threads())
-
-    def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
-        """Return the contents of a batch: entries of all windows as nodes, and steps of walks as edges."""
-        walker, numbers = self._walks()
-        num_steps = num_starts * numbers["walks_per_node"] * len(walker.spec.steps)
-        return {"seeds": num_starts, "nodes": sum([part.numel() for part in made]), "edges": num_steps}
 
     def collate_fn(self, index: Any) -> Windows:
         """Return the samples around nodes."""
@@ -225,14 +222,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec, _WalkModel):  # type: ignore[misc]  
         return super().sample(as_ids("batch", batch).to(self._device()))  # type: ignore[no-any-return]
 
     def pos_sample(self, batch: Tensor) -> Tensor:
-        """Return the windows of walks, ``[num_windows * walks_per_node * batch_size, context_size] int64``.
-
-        Args:
-            batch: ``[batch_size] int64`` nodes where walks start.
-
-        Raises:
-            InputError: nodes that there are not.
-        """
+        """Return the windows of walks from nodes: ``[num_windows * walks_per_node * batch_size, context_size]``."""
         start = as_ids("batch", batch).repeat(self.walks_per_node)
         walks = self._walker().sample(WalkRequest(key=next_key(), start=start)).node
         last = (walks >= 0).sum(1, keepdim=True) - 1
@@ -240,12 +230,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec, _WalkModel):  # type: ignore[misc]  
         return _windows(walks, self.context_size)
 
     def neg_sample(self, batch: Tensor) -> Tensor:
-        """Return the windows of uniform nodes after each start, as many per node as ``num_negative_samples`` walks of
-        :meth:`pos_sample` have.
-
-        Args:
-            batch: ``[batch_size] int64`` nodes where they start.
-        """
+        """Return the windows of uniform nodes after each node, as many as ``num_negative_samples`` walks have."""
         num_nodes = (self.num_nodes,) * self.walk_length
         if self._negatives.num_nodes != num_nodes:
             self._negatives = NegativeWalker(num_nodes)
