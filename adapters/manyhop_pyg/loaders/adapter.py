@@ -26,10 +26,9 @@ from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on, samples_on_gpu
 from manyhop_pyg.samplers.requests import contents_of
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, input_of, seeds_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop_pyg.data.topologies import is_hetero, read_edge_index
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, input_of
 from manyhop_pyg.samplers.spec import EdgeInput, GivenNegatives, negatives_of
 from manyhop_pyg.typing import PyGData
 
-InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 KindT = TypeVar("KindT", NodeType, EdgeType)
 EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
 """``[num_seeds, ...]``; by type if seed edges have multiple types."""
@@ -198,13 +197,6 @@ def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
         with suppress(ValueError):
             n = remote_backend_utils.num_nodes(*data, node_type)
     return None if n is None else int(n)
-
-
-def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
-    """Create PyG's sampler input without its constructor, which would copy each tensor to the CPU."""
-    one = object.__new__(kind)
-    one.__dict__.update(attributes)
-    return one
 
 
 def as_time(name: str, given: object, n: int) -> Tensor | None:

@@ -32,6 +32,9 @@ class SeedRequests:
     def __init__(self, topology: Topology, time_window: float | None) -> None:
         self._topology, self._window = topology, time_window
         self._is_temporal = topology.is_temporal
+        self._node_types: dict[NodeType | None, NodeType] = {t: t for t in topology.graph.node_types}
+        if not topology.hetero:
+            self._node_types = {None: HOMOGENEOUS_NODE}
 
     def of_nodes(self, given: ByType, times: ByType, key: BatchKey) -> NodeRequest:
         """Return the request for seeds by type and their times, if given."""
@@ -39,7 +42,7 @@ class SeedRequests:
         time_max: dict[NodeType, Tensor] = {}
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
-            node_type = self._topology.node_type(name)
+            node_type = self._node_types.get(name) or self._topology.node_type(name)
             checked = type(ids) is Tensor and ids.dtype == torch.int64 and current_batch() is not None  # by a loader
             seeds[node_type] = ids if checked else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly

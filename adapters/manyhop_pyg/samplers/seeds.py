@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
 
 
@@ -211,6 +212,13 @@ class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
             self.input_type,
             kind.bincount(minlength=len(self.sizes)).tolist(),
         )
+
+
+def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
+    """Create PyG's sampler input without its constructor, which would copy each tensor to the CPU."""
+    one = object.__new__(kind)
+    one.__dict__.update(attributes)
+    return one
 
 
 def seeds_of(index: NodeSamplerInput) -> tuple[ByType, ByType]:
