@@ -1,26 +1,23 @@
-"""BidirectionalNeighborSampler, and PyG's own class over samplers of ours."""
+"""BidirectionalNeighborSampler."""
 
 import pickle
 
 import pytest
 import torch
-import torch_geometric.sampler
 from helpers_pyg import all_same, check_batch
 from torch_geometric.data import Data
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
-import manyhop_pyg
 from manyhop.errors import InputError
 from manyhop_pyg import BidirectionalNeighborSampler, LinkNeighborLoader, NeighborLoader
 
-PYGS = getattr(torch_geometric.sampler, "BidirectionalNeighborSampler", None)
 CHAIN = torch.tensor([[0, 0, 2], [1, 2, 3]])
 """Of PyG's test of the same: 0 -> 1, 0 -> 2 -> 3."""
 
 
-def of_chain(num_neighbors, seeds, cls=BidirectionalNeighborSampler, **kwargs):
-    sampler = cls(Data(edge_index=CHAIN, num_nodes=4), num_neighbors, **kwargs)
+def of_chain(num_neighbors, seeds, **kwargs):
+    sampler = BidirectionalNeighborSampler(Data(edge_index=CHAIN, num_nodes=4), num_neighbors, **kwargs)
     return sampler.sample_from_nodes(NodeSamplerInput(torch.arange(len(seeds)), torch.tensor(seeds)))
 
 
@@ -46,20 +43,6 @@ def test_several_hops():
     assert out.col.tolist() == [0, 1, 3, 5, 6, 7]
     assert out.num_sampled_nodes == [2, 2, 0, 0, 0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0]
     assert out.num_sampled_edges == [2, 0, 1, 1, 0, 2, 0, 0]
-
-
-@pytest.mark.skipif(PYGS is None, reason="PyG 2.6 has none")
-@pytest.mark.parametrize("num_neighbors", [[1], [2, 2]])
-@pytest.mark.parametrize("how", [{}, {"disjoint": True}, {"subgraph_type": "induced"}], ids=str)
-def test_pygs_own_class_over_samplers_of_ours(num_neighbors, how):
-    manyhop_pyg.install()
-    try:
-        assert torch_geometric.sampler.BidirectionalNeighborSampler is BidirectionalNeighborSampler
-        theirs = of_chain(num_neighbors, [1, 3], PYGS, **how)
-    finally:
-        manyhop_pyg.uninstall()
-    assert torch_geometric.sampler.BidirectionalNeighborSampler is PYGS
-    assert as_lists(theirs) == as_lists(of_chain(num_neighbors, [1, 3], **how))
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

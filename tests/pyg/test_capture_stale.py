@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from captured_runs import Both, Run, make_both  # noqa: F401  # a fixture
+from captured_runs import Both, Run, make_both, step_with  # noqa: F401  # a fixture
 from torch import Tensor
 
 from manyhop.errors import InputError, StaleStepError
@@ -96,22 +96,12 @@ class Runs:
     """A captured run of a case beside an eager one, until their first difference."""
 
     def __init__(self, both: Both, make: Callable[[str], Case], **options: Any) -> None:
-        def step_of(run: Run, scaled: Callable[[Tensor], Tensor]) -> Callable[[Any], Tensor]:
-            def step(batch: Any) -> Tensor:
-                run.optimizer.zero_grad()
-                loss = scaled(run.loss(batch))
-                loss.backward()
-                run.optimizer.step()
-                return loss
-
-            return step
-
         self.error: StaleStepError | None = None
         runs = []
         for captured in (False, True):
             scaled, change = make(both.device)
             run = Run(both.data, both.device)
-            step = step_of(run, scaled)
+            step = step_with(run, scaled)
             runs.append((run, capture(step, **options) if captured else step, change))
         (eager, expected, change), (run, self.step, same) = runs
         for number, batch in enumerate([*eager.loader, *eager.loader]):
@@ -189,15 +179,7 @@ def test_the_key_notices(both: Both, name: str, modes: None) -> None:
 
     def make(run: Run) -> Any:
         run.scale = Scale()
-
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad()
-            loss = run.scale(run.loss(batch))
-            loss.backward()
-            run.optimizer.step()
-            return loss
-
-        return step
+        return step_with(run, run.scale)
 
     step = both.compare(lambda run, number: KEYS[name](run) if number == CHANGE else None, make, epochs=2)
     assert step.replayed >= 16 - 3 - 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from captured_runs import Both, Run, make_both  # noqa: F401  # a fixture
+from captured_runs import Both, Run, make_both, step_with  # noqa: F401  # a fixture
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
@@ -71,19 +71,8 @@ class Mean(torch.nn.Module):
 def test_modules_that_change_in_python(both: Both, counts: bool, reason: str, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 8)
 
-    def make(run: Run) -> Any:
-        mean = Mean(counts=counts).to(both.device)
-
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad()
-            loss = mean(run.loss(batch))
-            loss.backward()
-            run.optimizer.step()
-            return loss
-
-        return step
-
-    assert both.compare(make=make).replayed == 0
+    step = both.compare(make=lambda run: step_with(run, Mean(counts=counts).to(both.device)))
+    assert step.replayed == 0
     (message,) = caplog.messages
     assert reason in message
 
@@ -264,14 +253,8 @@ WAITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", WAITS)
 def test_what_waits_names_the_line(both: Both, kind: str, caplog: Any) -> None:
     def make(run: Run) -> Any:
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad()
-            loss = WAITS[kind](batch, run.model(batch.x, batch.edge_index)[: batch.batch_size])
-            loss.backward()
-            run.optimizer.step()
-            return loss
-
-        return step
+        run.loss = lambda batch: WAITS[kind](batch, run.model(batch.x, batch.edge_index)[: batch.batch_size])  # type: ignore[method-assign]
+        return run.train
 
     step = both.compare(make=make, epochs=1)
     assert (step.eager, step.replayed) == (8, 0)
@@ -313,24 +296,8 @@ def test_random_numbers_of_the_host(both: Both, source: str, caplog: Any) -> Non
         pytest.skip("is that of the device")
     draws = {"random": random.random, "numpy.random": np.random.rand, "torch's generator": lambda: torch.rand(())}
 
-    def make(run: Run) -> Any:
-        random.seed(1)
-        np.random.seed(1)
-        torch.default_generator.manual_seed(1)
-
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad()
-            loss = run.loss(batch)
-            if draws[source]() < 0.5:
-                loss = 2 * loss
-            loss.backward()
-            run.optimizer.step()
-            return loss
-
-        return step
-
     run = Run(both.data, both.device)
-    run.step = capture(make(run))
+    run.step = capture(step_with(run, lambda loss: 2 * loss if draws[source]() < 0.5 else loss))
     run.losses(epochs=1)
     assert (run.step.eager, run.step.replayed) == (8, 0)
     (message,) = caplog.messages

@@ -88,7 +88,7 @@ class Rows:
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self._device = device
+        self.device = device
         self._requests: list[RowRequest] = []
         self._slots: list[tuple[Attributes, str]] = []
         self._ahead: list[tuple[RowsAhead, RowRequest]] = []
@@ -98,7 +98,7 @@ class Rows:
         for key, value, dim, title in columns:
             if isinstance(value, TensorFrame):
                 rows = value[index.to(value.device)]
-                into[key] = rows if self._device is None else rows.to(self._device)
+                into[key] = rows if self.device is None else rows.to(self.device)
             else:
                 self._requests.append(RowRequest(value, index, dim, title, bound))
                 self._slots.append((into, key))
@@ -108,19 +108,12 @@ class Rows:
     ) -> None:
         """Request rows of ``embeddings`` as well, for :func:`finish_trainable`."""
         for key, embedding in embeddings:
-            device = index.device if self._device is None else self._device
+            device = index.device if self.device is None else self.device
             ahead, request = embedding.begin(index, device)
             into[key] = ahead
             if request is not None:
                 request.bound = bound
                 self._ahead.append((ahead, request))
-
-    def device_of(self, value: Tensor | SparseTensor) -> torch.device:
-        """Return the device of the batch's version of ``value``."""
-        if self._device is not None:
-            return self._device
-        device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
-        return device
 
     def fetch(self, get: Callable[[list[RowRequest]], list[Tensor]]) -> int:
         """Gather all requested rows by ``get``, and store them in the batches. Return the number of bytes."""
@@ -192,7 +185,7 @@ def _add_edges(
 ) -> None:
     """Request rows of edges, and set the sampled edges as ``adj_t`` or ``adj`` if the user's data has these."""
     for key, value in store.adjacencies:
-        device = rows.device_of(value)
+        device = rows.device or value.device()
         row, col = row.to(device), col.to(device)
         weight = value.storage.value()
         if weight is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
@@ -31,8 +31,8 @@ from manyhop_pyg.batch.assemble import (
     label_types,
     read_stored,
 )
-from manyhop_pyg.batch.columns import DataPlan
-from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
+from manyhop_pyg.batch.columns import DataPlan, attributes_of
+from manyhop_pyg.samplers.neighbor import NeighborSampler, samples_itself
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
 from manyhop_train.aggregation import Hops, mark_sorted
@@ -164,26 +164,18 @@ def _put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample
             for kind, store in batch._edge_store_dict.items():
                 if store._mapping.get("edge_index", batch) is None:
                     row, col = out.row.get(kind), out.col.get(kind)
-                    store._mapping["edge_index"] = _no_edges(out) if row is None or col is None else joined(row, col)
-        if plan is not None and plan.edge_index_devices:
-            _follow_data(plan, batch)
+                    if row is None or col is None:
+                        some = next(iter(out.node.values()), None)
+                        device = None if some is None else some.device
+                        store._mapping["edge_index"] = torch.empty(2, 0, dtype=torch.int64, device=device)
+                    else:
+                        store._mapping["edge_index"] = joined(row, col)
+        for kind, device in plan.edge_index_devices.items() if plan is not None else ():
+            moved: dict[str, Any] = attributes_of(batch, kind)
+            moved["edge_index"] = moved["edge_index"].to(device)
         if plan is not None and plan.edge_index_types:
             wrap_edges(plan, batch, out, joining.sampler, transformed=transformed)
     mark_edges(batches, outs, joining.sampler, transformed=transformed)
-
-
-def _no_edges(out: Sample) -> Tensor:
-    """Return ``[2, 0]`` on the device of the sample."""
-    some = next(iter(out.node.values()), None)
-    return torch.empty(2, 0, dtype=torch.int64, device=None if some is None else some.device)
-
-
-def _follow_data(plan: DataPlan, batch: Batch) -> None:
-    """Move edges to the device of the data's edges."""
-    for kind, device in plan.edge_index_devices.items():
-        into = (batch._store if isinstance(batch, Data) else batch._edge_store_dict[kind])._mapping
-        if into["edge_index"].device != device:
-            into["edge_index"] = into["edge_index"].to(device)
 
 
 def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, *, transformed: bool) -> None:
@@ -191,13 +183,8 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
     order = None if transformed else order_of(sampler)
     undirected = order is not None and sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
     for edge_type in plan.edge_index_types:
-        if isinstance(out, SamplerOutput):
-            into, ends = batch._store._mapping, (out.node, out.node)
-        else:
-            into, ends = (
-                batch._edge_store_dict[edge_type]._mapping,
-                (out.node.get(edge_type[0]), out.node.get(edge_type[2])),
-            )
+        into, node = attributes_of(batch, edge_type), out.node
+        ends = (node.get(edge_type[0]), node.get(edge_type[2])) if isinstance(node, dict) else (node, node)
         num_src, num_dst = (0 if node is None else node.numel() for node in ends)
         into["edge_index"] = EdgeIndex(
             into["edge_index"], sparse_size=(num_src, num_dst), sort_order=order, is_undirected=undirected
@@ -225,6 +212,8 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
 
 def order_of(sampler: BaseSampler) -> str | None:
     """Return the sort order of sampled edges; ``None``: unknown."""
-    if not isinstance(sampler, NeighborSampler) or is_changed(sampler):
+    if not isinstance(sampler, NeighborSampler):
+        return None
+    if not samples_itself(sampler, "sample_from_nodes", "sample_from_edges"):
         return None
     return "row" if sampler.topology.backward else "col"

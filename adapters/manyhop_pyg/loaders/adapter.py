@@ -26,7 +26,8 @@ from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on, samples_on_gpu
+from manyhop_pyg.samplers.neighbor import samples_itself
+from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on
 from manyhop_pyg.samplers.requests import contents_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, input_of, seeds_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
@@ -60,7 +61,7 @@ class Seeds:
     def graph(self) -> Graph | None:
         """The topology of one of manyhop's samplers without overridden methods."""
         method = "sample_from_nodes" if self.of_nodes else "sample_from_edges"
-        return self.sampler.topology.graph if samples_on_gpu(self.sampler, method) else None
+        return self.sampler.topology.graph if samples_itself(self.sampler, method) else None
 
     @property
     def of_nodes(self) -> bool:

@@ -285,14 +285,6 @@ class NeighborSampler(_Sampler):
         return f"{type(self).__name__}(num_neighbors={self.num_neighbors.values})"
 
 
-def is_changed(sampler: NeighborSampler) -> bool:
-    """Return whether a method that samples is overridden, so that samples may differ from the engine's."""
-    return any(
-        getattr(getattr(sampler, method), "__func__", None) is not getattr(NeighborSampler, method)
-        for method in ("sample_from_nodes", "sample_from_edges")
-    )
-
-
 def share_topology(topology: Topology) -> None:
     """Move the tables into shared memory, in place."""
     for tensor in topology.graph.tables():
@@ -392,3 +384,11 @@ class HGTSampler(_Sampler):
     def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
         """Raise InputError: HGT sampling starts from nodes."""
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
+
+
+def samples_itself(sampler: BaseSampler, *methods: str) -> bool:
+    """Return whether a sampler is manyhop's, and the user has not replaced these methods."""
+    own = HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler
+    return isinstance(sampler, own) and all(
+        getattr(getattr(sampler, method), "__func__", None) is getattr(own, method) for method in methods
+    )

@@ -218,13 +218,3 @@ class GPUSampling:
             return outs
 
         return finish
-
-
-def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:
-    """Return whether a sampler is manyhop's, without overridden methods."""
-    own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
-    return (
-        isinstance(sampler, NeighborSampler | HGTSampler)
-        and getattr(type(sampler), method) is own
-        and method not in vars(sampler)
-    )
