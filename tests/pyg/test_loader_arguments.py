@@ -3,15 +3,17 @@
 import inspect
 import logging
 import os
+import subprocess
+import sys
 import threading
 import warnings
 
+import forks
 import pytest
 import torch
 import torch_geometric.loader
 from helpers_pyg import all_same, check_batch
 from torch.utils.data import DataLoader
-from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop.loading.pipeline import WorkerThreads
@@ -79,25 +81,6 @@ def test_pin_memory_without_an_accelerator(data):
     with pytest.warns(UserWarning, match="no accelerator"):
         batches = list(loader_of(data, pin_memory=True))
     assert all_same(batches, list(loader_of(data)))
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (dict(timeout=3), "timeout=0"),
-        (dict(batch_size=None, shuffle=False), "batch_size"),
-        (dict(collate_fn=list), "collate_fn"),
-        (dict(dataset=[1, 2]), "no dataset"),
-        (dict(custom_cls=Data), "custom_cls"),
-        (dict(sampler=[1]), "mutually exclusive"),
-        (dict(prefetch_factor=2), "prefetch_factor"),
-        (dict(persistent_workers=True), "num_workers > 0"),
-        (dict(num_workers=1, multiprocessing_context="nothing"), "multiprocessing_context"),
-    ],
-)
-def test_refused(data, extra, message):
-    with pytest.raises(ValueError, match=message):
-        loader_of(data, **extra)
 
 
 def test_unknown_arguments(data):
@@ -233,3 +216,63 @@ def test_help_explains_every_argument(name):
     arguments = inspect.getdoc(loader).partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
     entries = [line.partition(":")[0] for line in arguments.splitlines() if line[4:5].strip()]
     assert [entry.strip(" *") for entry in ", ".join(entries).split(", ")] == list(parameters)
+
+
+SCRIPT = """
+import multiprocessing
+import sys
+
+import torch
+from torch_geometric.data import Data
+
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+
+
+def batches(loader):
+    return [(batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist()) for batch in loader]
+
+
+def child(loaders, queue):
+    queue.put([batches(loader) for loader in loaders])
+
+
+def made(num_workers):
+    options = {"batch_size": 8, "seed": 1, "num_workers": num_workers}
+    yield NeighborLoader(data, [3, 2], **options)
+    yield LinkNeighborLoader(data, [3], edge_index[:, :20], neg_sampling="binary", **options)
+
+
+if __name__ == "__main__":
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(0, 30, (2, 200), generator=generator)
+    data = Data(x=torch.rand(30, 4, generator=generator), edge_index=edge_index)
+    loaders = [loader for num_workers in sys.argv[2:] for loader in made(int(num_workers))]
+    context = multiprocessing.get_context(sys.argv[1])
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(loaders, queue))
+    process.start()
+    theirs = queue.get()
+    process.join()
+    print(process.exitcode, theirs == [batches(loader) for loader in loaders])
+"""
+
+
+def check(folder, python, method, *num_workers):
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [python, str(script), method, *num_workers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_loaders_used_by_another_process(tmp_path, method):
+    check(tmp_path, forks.python(), method, "0", "2")
+
+
+@pytest.mark.slow
+def test_a_forked_process_compiles(tmp_path, monkeypatch):
+    """With an empty cache, the parent compiles the sampler, and the child what gathers rows."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    check(tmp_path, sys.executable, "fork", "0")

@@ -1,6 +1,5 @@
-"""What loaders leave to the caller where ranks exchange rows on GPUs."""
+"""What loaders on GPUs leave to the caller: batches whose rows ranks exchange, failures of warming up."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 from gpu_stand_ins import exchange_nothing
 from helpers_pyg import stores_of
 from torch import Tensor
-from torch_geometric.transforms import Constant
 
+from manyhop.loading.gpu import warm_up
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.adapter import Batches
@@ -67,22 +66,6 @@ def own(name: str, value: object) -> bool:
     return isinstance(value, Tensor) and name not in OF_THE_CALLER
 
 
-@pytest.mark.parametrize(("options", "late"), [({}, True), ({"transform": Constant()}, False)])
-def test_threads_leave_to_the_caller_what_no_function_of_the_user_needs(data, monkeypatch, on_gpu, options, late):
-    on_gpu()
-    loader = NeighborLoader(data, [3, 2], batch_size=8, seed=1, num_workers=1, **options)
-    exchange_nothing(monkeypatch.setattr, loader)
-    threads: set[bool] = set()
-
-    def label(self: Any, *args: Any, really: Any = NeighborLoader._label) -> Any:
-        threads.add(threading.current_thread() is threading.main_thread())
-        return really(self, *args)
-
-    monkeypatch.setattr(NeighborLoader, "_label", label)
-    assert [batch.batch_size for batch in loader] == [8] * 7 + [4]
-    assert threads == {late}
-
-
 def test_what_fails_in_the_caller_names_the_batch(data, monkeypatch, on_gpu):
     on_gpu()
     loader = NeighborLoader(data, [3, 2], batch_size=8, seed=1, num_workers=1)
@@ -96,3 +79,10 @@ def test_what_fails_in_the_caller_names_the_batch(data, monkeypatch, on_gpu):
     with pytest.raises(ValueError, match="a label") as caught:
         list(loader)
     assert any("batch 2" in note for note in caught.value.__notes__)
+
+
+def test_what_fails_while_a_loader_warms_up_is_left_to_the_batches(data, on_gpu, monkeypatch):
+    monkeypatch.setattr(warm_up, "_gather", lambda *_: 1 // 0)
+    monkeypatch.setattr(warm_up, "_begin", lambda *_: 1 // 0)
+    on_gpu()
+    assert len(list(NeighborLoader(data, [3, 2], batch_size=8))) == 8

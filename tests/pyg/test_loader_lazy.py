@@ -3,22 +3,17 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU
-from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import NegativeSampling
 
 import manyhop.sampling
 import manyhop_pyg
 from manyhop.errors import InputError
-from manyhop.loading.gpu import runtime
-from manyhop.ranks import cuda
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
-from manyhop_pyg.batch import join
+from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler
 
 ALL = ["CPUSampler", "CPUSampler", "EdgeSampler", "CPUHGTSampler"]
 SCRIPT = Path(__file__).with_name("gpu_only_script.py")
@@ -74,12 +69,6 @@ def test_a_loader_on_the_cpu_makes_it_in_its_constructor(data, hetero, made):
     assert made == ALL
 
 
-def test_a_loader_makes_it_in_its_constructor_where_there_is_no_gpu(data, hetero, made, monkeypatch):
-    monkeypatch.setattr(cuda, "in_reach", lambda: False)
-    loaders(data, hetero)
-    assert made == ALL
-
-
 def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data, made):
     loader = NeighborLoader(data, [2], batch_size=20)
     assert made == []
@@ -87,31 +76,6 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
     assert made == ["CPUSampler"]
     next(batches)
     assert len(made) == 1
-
-
-def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):
-    memory = runtime.decide_memory()
-    monkeypatch.setattr(memory, "topology", "host")
-    monkeypatch.setattr(join, "uploaded", lambda out, perm, device: (out, perm))
-    on_gpu()
-    loader = NeighborLoader(data, [2], batch_size=20, seed=1)
-    assert made == ["CPUSampler"]
-    assert len(list(loader)) == 3
-    assert len(made) == 1
-
-
-def test_a_sampler_makes_it_once_when_it_is_asked(data, made):
-    sampler = NeighborSampler(data, [2])
-    assert made == []
-    threads = [
-        threading.Thread(target=sampler.sample_from_nodes, args=(NodeSamplerInput(None, torch.arange(3)),))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made == ["CPUSampler"]
 
 
 def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, made):
@@ -128,10 +92,3 @@ def test_what_does_not_fit_is_an_error_of_the_constructor(data, hetero, on_gpu, 
     with pytest.raises(InputError, match="exclude_true_negatives=True needs the edges"):
         LinkNeighborLoader(hetero, [2], pairs, neg_sampling="binary", exclude_true_negatives=True)
     assert made == []
-
-
-def test_a_loader_of_a_sampler_that_others_use_finds_what_it_made(data, made):
-    sampler = NeighborSampler(data, [2])
-    for _ in range(2):
-        list(NodeLoader(data, sampler, batch_size=20, device=CPU))
-    assert made == ["CPUSampler"]

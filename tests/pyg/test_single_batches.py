@@ -109,10 +109,12 @@ def test_in_inference_mode(data, loaders):
 
 
 def test_changes_are_noticed(data, loaders):
+    data.scale = torch.tensor(1.0)  # which all batches share
     cpu, gpu = loaders(data)
     both = cpu, gpu
     check(cpu, gpu, [5, 9])
     data.x.add_(1)
+    data.scale.mul_(2)
     check(cpu, gpu, [5, 9])
     data.x = torch.randn(60, 2)
     data.z = torch.arange(60)

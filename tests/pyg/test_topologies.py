@@ -7,9 +7,12 @@ import weakref
 
 import pytest
 import torch
+from gpu_stand_ins import CPU, pyg_works_on
 from helpers_pyg import stores_of
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NodeSamplerInput
 
+import manyhop_pyg
 from manyhop.graph import PlacedGraph
 from manyhop.memory.stores.copies import Copy
 from manyhop_pyg import NeighborLoader, NeighborSampler
@@ -134,3 +137,96 @@ def test_further_loaders_take_no_more_memory() -> None:
     assert torch.cuda.memory_allocated() - before < 1 << 20
     engines = {id(loader._gpu.sampling._follow(loader.node_sampler)[0]) for loader in loaders}
     assert len(engines) == 1
+
+
+few_are_many = pytest.mark.usefixtures("few_are_many")
+
+
+@pytest.fixture
+def edges():
+    return torch.randint(0, 200, (2, 3000), generator=torch.Generator().manual_seed(0))
+
+
+def batches(edges):
+    data = Data(edge_index=edges.clone(), x=torch.arange(200.0)[:, None])
+    return [(b.n_id.tolist(), b.e_id.tolist()) for b in NeighborLoader(data, [4, 3], batch_size=30, seed=3)]
+
+
+@few_are_many
+def test_a_sampler_on_the_cpu_makes_the_tables_when_it_samples(edges, request):
+    expected = batches(edges)
+    request.getfixturevalue("gpu_in_reach")
+    assert batches(edges) == expected
+    sampler = NeighborSampler(Data(edge_index=edges, num_nodes=200), [4, 3])
+    graph = sampler.topology.graph
+    assert not graph.is_made
+    sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(10)))
+    assert graph.is_made
+
+
+@few_are_many
+def test_loaders_share_what_a_gpu_has(edges, gpu_in_reach):
+    data = Data(edge_index=edges, num_nodes=200)
+    samplers = [NeighborSampler(data, [4, fanout]) for fanout in (2, 3)]
+    first, second = (sampler.topology.graph for sampler in samplers)
+    placed = PlacedGraph.of(first, torch.device("cpu"), "device")
+    assert PlacedGraph.of(second, torch.device("cpu"), "device") is placed
+    assert not first.is_made
+
+
+@few_are_many
+def test_ranks_compare_edges_that_a_gpu_has(edges, gpu_in_reach, monkeypatch):
+    data = Data(edge_index=edges, num_nodes=200)
+    expected = NeighborLoader(data, [4], distributed=True, device="cpu")._facts(None)
+    data = Data(edge_index=edges.clone(), num_nodes=200)
+    pyg_works_on(monkeypatch.setattr, CPU)
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(NeighborLoader, "_find_gpu", lambda loader: found.append(loader._facts(None)))
+    loader = NeighborLoader(data, [4], distributed=True)
+    assert not loader.node_sampler.topology.graph.is_made
+    assert {name: fact for name, fact in found[0].items() if "edges" in name or name == "edge ids"} == {
+        name: fact for name, fact in expected.items() if "edges" in name or name == "edge ids"
+    }
+
+
+N, M = 1000, 5000
+
+
+def sorted_edges(dtype):
+    draw = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, N, (2, M), generator=draw)
+    return src.to(dtype), dst.sort().values.to(dtype)
+
+
+def store(row, colptr):
+    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    features.put_tensor(torch.zeros(N, 2), group_name=None, attr_name="x", index=None)
+    graph.put_edge_index((row, colptr), edge_type=None, layout="csc", size=(N, N))
+    return features, graph
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("source", ["list", "columns", "weights", "times"])
+def test_existing_loaders_keep_their_edges(source, dtype):
+    src, dst = sorted_edges(dtype)
+    colptr = torch.searchsorted(dst, torch.arange(N + 1, dtype=dtype))
+    edge_index, options = torch.stack([src, dst]), {}
+    data = Data(num_nodes=N, edge_index=edge_index)
+    changed = [edge_index]
+    if source == "columns":
+        data, changed = store(src, colptr), [src, colptr]
+    elif source == "weights":
+        data.edge_w = torch.rand(M, dtype=torch.float64)
+        changed, options = [edge_index, data.edge_w], {"weight_attr": "edge_w"}
+    elif source == "times":
+        data.edge_t = torch.zeros(M, dtype=torch.int64)
+        changed = [edge_index, data.edge_t]
+        options = {"time_attr": "edge_t", "input_time": torch.full((N,), 5)}
+    loader = manyhop_pyg.NeighborLoader(data, [5, 5], batch_size=50, **options)
+    times = {"input_time": torch.full((50,), 5)} if source == "times" else {}
+    before = loader.batch(torch.arange(50), key=(1, 0, 0), **times)
+    for tensor in changed:
+        tensor.fill_(2**31 - 1)  # out of range
+    after = loader.batch(torch.arange(50), key=(1, 0, 0), **times)
+    assert torch.equal(before.n_id, after.n_id)
+    assert torch.equal(before.e_id, after.e_id)
