@@ -1,11 +1,14 @@
 """Bad input is refused when a loader is made, with what was expected, what came, and what to do."""
 
+import math
 from types import SimpleNamespace
+from typing import Any
 
 import gpu_stand_ins
 import numpy as np
 import pytest
 import torch
+from helpers_pyg import name_of
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
@@ -23,26 +26,127 @@ from manyhop_pyg import (
 )
 
 WRITES = ("author", "writes", "paper")
+CASES: dict[tuple[type, str], list[tuple[dict[str, Any], str]]] = {
+    (NeighborLoader, "data"): [
+        (dict(input_nodes=torch.tensor([0, 60])), r"in \[0, 60\), got 60"),
+        (dict(input_nodes=torch.tensor([-1])), "got -1"),
+        (dict(input_nodes=torch.zeros(59, dtype=torch.bool)), r"shape \[60\], got \[59\]"),
+        (dict(input_nodes=torch.zeros(3)), "integers"),
+        (dict(input_nodes=torch.zeros(3, 3).long()), "1-dimensional"),
+        (
+            dict(input_nodes=torch.ones(60, dtype=torch.uint8)),
+            r"got torch.uint8, a dtype of masks.*mask.nonzero\(\).*ids.long\(\)",
+        ),
+        (dict(input_nodes=np.ones(60, dtype=np.uint8)), "got torch.uint8, a dtype of masks"),
+        (dict(input_nodes=("paper", torch.tensor([0]))), "no types"),
+        (dict(input_nodes="paper"), "no types"),
+        (dict(input_nodes=["a", "b", "c"]), "integers|tensor"),
+        (dict(num_neighbors=[2, -2]), "-2"),
+        (dict(num_neighbors=5), r"\[10\]"),
+        (dict(num_neighbors="55"), "list"),
+        (dict(num_neighbors=[2.5]), "integers"),
+        (dict(num_neighbors=[True]), "integers"),
+        (dict(num_neighbors={WRITES: [2]}), "as a list"),
+        (dict(subgraph_type="indirect"), "subgraph_type"),
+        (dict(temporal_strategy="first"), "temporal_strategy"),
+        (dict(weight_attr="nothing"), "'nothing', got none"),
+        (dict(weight_attr={("_N", "_E", "_N"): "edge_weight"}), "weight_attr as the name of an attribute, got {"),
+        (dict(time_attr=["time"]), r"time_attr as the name of an attribute, got \['time'\]"),
+        (dict(weight_attr="x"), "got one of nodes"),
+        (dict(time_attr="nothing"), "'nothing' of nodes or of edges"),
+        (dict(time_attr="name"), "one entry per node"),
+        (dict(time_attr="x"), "integers or floats"),
+        (dict(input_time=torch.zeros(60)), "conflicting"),
+        (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
+        (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
+        (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "ignores weights"),
+        (dict(time_window=3), "time_attr"),
+        (dict(time_attr="time", time_window=-1), "time_window in the unit of the times, at least 0, got -1"),
+        (dict(is_sorted=True), "not in order"),
+        (dict(batch_size=0), "batch_size to be an integer of at least 1, got 0"),
+        (dict(batch_size="8"), "batch_size to be an integer of at least 1, got '8'"),
+        (dict(batch_size=2.0), "batch_size to be an integer of at least 1, got 2.0"),
+        (dict(num_workers="2"), "num_workers to be an integer of at least 0, got '2'"),
+        (dict(num_workers=True), "num_workers to be an integer"),
+        (dict(num_workers=1, prefetch_factor=2.5), "prefetch_factor to be an integer of at least 1, got 2.5"),
+        (dict(num_workers=1, timeout="5"), "timeout in seconds, at least 0, got '5'"),
+        (dict(worker_init_fn=3), "worker_init_fn to be a function, got 3"),
+        (dict(generator=3), "generator to be a torch.Generator, got 3"),
+        (dict(seed=True), "seed to be an integer, got True"),
+        (dict(seed=1.5), "seed to be an integer, got 1.5"),
+        (dict(transform=3), "transform to be a function"),
+        (dict(transform_sampler_output=3), "transform_sampler_output to be a function"),
+        (dict(distributed=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
+        (dict(distributed=True, rank_timeout=math.inf), "rank_timeout in seconds, at most 100000000, got inf"),
+        (dict(sampler=5), "sampler to be iterable, got 5"),
+        (dict(timeout=3), "timeout=0"),
+        (dict(batch_size=None), "batch_size"),
+        (dict(collate_fn=list), "collate_fn"),
+        (dict(dataset=[1, 2]), "no dataset"),
+        (dict(custom_cls=Data), "custom_cls"),
+        (dict(input_id=[1, 2]), r"input_id of shape \[60\], got \[2\]"),
+        (dict(input_id="abc"), "input_id as a tensor or an array of numbers, got a str"),
+        (dict(time_attr="time", input_time=torch.arange(60), time_window="3"), "time_window in the unit of the times"),
+    ],
+    (NeighborLoader, "hetero"): [
+        (dict(input_nodes=None), "name the type"),
+        (dict(input_nodes="papers"), "Unknown node type 'papers'"),
+        (dict(input_nodes=("papers", None)), "Unknown node type 'papers'"),
+        (dict(input_nodes=("paper", torch.tensor([40]))), "got 40"),
+        (dict(input_nodes=torch.tensor([1])), "'type'"),
+        (dict(input_nodes=("paper", None, 3)), "'type'"),
+        (dict(num_neighbors={WRITES: [2]}), "every edge type, got none for"),
+        (dict(num_neighbors=NumNeighbors({("a", "b", "c"): [2]}, default=[1])), "exist in the graph"),
+        (
+            dict(num_neighbors=NumNeighbors({WRITES: [2, 2]}, default=[1])),
+            "hops must be the same across all edge types",
+        ),
+        (dict(num_neighbors={"paper": [2]}), r"num_neighbors by edge type, such as .*, got the keys \['paper'\]"),
+        (
+            dict(num_neighbors={("author", "paper", 3): [2]}),
+            r"num_neighbors by edge type, such as .* got the keys \[\('author'",
+        ),
+    ],
+    (LinkNeighborLoader, "data"): [
+        (dict(edge_label=torch.zeros(299)), r"edge_label as a tensor of shape \[300\]"),
+        (dict(edge_label_index=torch.tensor([[0], [60]])), "got 60"),
+        (dict(edge_label_index=torch.tensor([0, 1])), r"\[2, num_edges\]"),
+        (dict(edge_label_index=(WRITES, None)), "no types"),
+        (dict(edge_label=torch.zeros(300), neg_sampling="triplet"), "undefined"),
+        (dict(edge_label_time=torch.zeros(300)), "conflicting"),
+        (dict(time_attr="time"), "conflicting"),
+        (dict(time_attr="time", edge_label_time=torch.zeros(3)), "edge_label_time"),
+        (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
+        (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
+        (dict(neg_sampling=NegativeSampling("triplet", 1, dst_weight="abc")), "dst_weight .* as a tensor"),
+        (dict(exclude_true_negatives=True), "pass neg_sampling"),
+        (dict(neg_sampling="x"), "neg_sampling as 'binary', 'triplet', NegativeSampling or GivenNegatives, got 'x'"),
+        (dict(neg_sampling=3), "neg_sampling as .* got 3"),
+        (dict(neg_sampling_ratio="1"), "neg_sampling_ratio in negatives per edge, at least 0, got '1'"),
+        (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),
+        (dict(neg_sampling_ratio=1.0, neg_sampling="triplet"), "either neg_sampling or neg_sampling_ratio, got both"),
+        (dict(neg_sampling="binary", exclude_true_negatives="no"), "exclude_true_negatives to be True or False"),
+    ],
+    (LinkNeighborLoader, "hetero"): [
+        (dict(edge_label_index=None), "name the type"),
+        (dict(edge_label_index=torch.tensor([[0], [0]])), "name the type"),
+        (dict(edge_label_index=("author", "likes", "paper")), "Unknown edge type"),
+        (dict(edge_label_index=(("author", "writes", "papers"), torch.tensor([[0], [0]]))), "papers"),
+        (dict(edge_label_index=(WRITES, torch.tensor([[30], [0]]))), "got 30"),
+        (dict(edge_label_index=(WRITES, None, 3)), "3 entries"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
-        (torch.tensor([0, 60]), r"in \[0, 60\), got 60"),
-        (torch.tensor([-1]), "got -1"),
-        (torch.zeros(59, dtype=torch.bool), r"shape \[60\], got \[59\]"),
-        (torch.zeros(3), "integers"),
-        (torch.zeros(3, 3).long(), "1-dimensional"),
-        (torch.ones(60, dtype=torch.uint8), r"got torch.uint8, a dtype of masks.*mask.nonzero\(\).*ids.long\(\)"),
-        (np.ones(60, dtype=np.uint8), "got torch.uint8, a dtype of masks"),
-        (("paper", torch.tensor([0])), "no types"),
-        ("paper", "no types"),
-        (["a", "b", "c"], "integers|tensor"),
-    ],
+    ("kind", "source", "arguments", "message"),
+    [(*of, *case) for of, cases in CASES.items() for case in cases],
+    ids=name_of,
 )
-def test_input_nodes(data, nodes, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(data, [2], nodes)
+def test_arguments(request, kind, source, arguments, message):
+    usual = {"num_neighbors": [2]} | ({"input_nodes": "paper"} if (kind, source) == (NeighborLoader, "hetero") else {})
+    with pytest.raises(ValueError, match=message):
+        kind(request.getfixturevalue(source), **usual | arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32], ids=str)
@@ -56,53 +160,6 @@ def test_samplers_take_ids_and_no_masks(data, hetero, dtype):
     ):
         with pytest.raises(InputError, match=f"as (ids|a 1-dimensional tensor of integers), got {dtype}"):
             sample()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
-        (None, "name the type"),
-        ("papers", "Unknown node type 'papers'"),
-        (("papers", None), "Unknown node type 'papers'"),
-        (("paper", torch.tensor([40])), "got 40"),
-        (torch.tensor([1]), "'type'"),
-        (("paper", None, 3), "'type'"),
-    ],
-)
-def test_typed_input_nodes(hetero, nodes, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(hetero, [2], nodes)
-
-
-@pytest.mark.parametrize(
-    ("fanouts", "message"),
-    [
-        ([2, -2], "-2"),
-        (5, r"\[10\]"),
-        ("55", "list"),
-        ([2.5], "integers"),
-        ([True], "integers"),
-        ({WRITES: [2]}, "as a list"),
-    ],
-)
-def test_fanouts(data, fanouts, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(data, fanouts)
-
-
-@pytest.mark.parametrize(
-    ("fanouts", "message"),
-    [
-        ({WRITES: [2]}, "every edge type, got none for"),
-        (NumNeighbors({("a", "b", "c"): [2]}, default=[1]), "exist in the graph"),
-        (NumNeighbors({WRITES: [2, 2]}, default=[1]), "hops must be the same across all edge types"),
-        ({"paper": [2]}, r"num_neighbors by edge type, such as .*, got the keys \['paper'\]"),
-        ({("author", "paper", 3): [2]}, r"num_neighbors by edge type, such as .* got the keys \[\('author'"),
-    ],
-)
-def test_typed_fanouts(hetero, fanouts, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(hetero, fanouts, "paper")
 
 
 @pytest.mark.filterwarnings("ignore:There exist type names:UserWarning")  # of PyG
@@ -122,33 +179,6 @@ def test_fanouts_of_types_with_double_underscores():
         NeighborLoader(data, NumNeighbors({one: [1]}, default=[0]), "c")
     batch = next(iter(NeighborLoader(data, [1], "c", batch_size=6)))
     assert [batch[t].edge_index.size(1) for t in (one, two)] == [6, 6]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(subgraph_type="indirect"), "subgraph_type"),
-        (dict(temporal_strategy="first"), "temporal_strategy"),
-        (dict(weight_attr="nothing"), "'nothing', got none"),
-        (dict(weight_attr={("_N", "_E", "_N"): "edge_weight"}), "weight_attr as the name of an attribute, got {"),
-        (dict(time_attr=["time"]), r"time_attr as the name of an attribute, got \['time'\]"),
-        (dict(weight_attr="x"), "got one of nodes"),
-        (dict(time_attr="nothing"), "'nothing' of nodes or of edges"),
-        (dict(time_attr="name"), "one entry per node"),
-        (dict(time_attr="x"), "integers or floats"),
-        (dict(input_time=torch.zeros(60)), "conflicting"),
-        (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
-        (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
-        (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "ignores weights"),
-        (dict(time_window=3), "time_attr"),
-        (dict(time_attr="time", time_window=-1), "time_window in the unit of the times, at least 0, got -1"),
-        (dict(is_sorted=True), "not in order"),
-        (dict(input_id=torch.arange(3)), "input_id"),
-    ],
-)
-def test_other_arguments(data, arguments, message):
-    with pytest.raises(InputError, match=message):
-        NeighborLoader(data, [2], **arguments)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
@@ -257,45 +287,6 @@ def test_things_that_are_no_data():
         NeighborLoader({"x": 1}, [2])
     with pytest.raises(InputError, match="sample_from_nodes"):
         NodeLoader(Data(x=torch.zeros(3, 1)), node_sampler=3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(edge_label=torch.zeros(299)), r"edge_label as a tensor of shape \[300\]"),
-        (dict(edge_label_index=torch.tensor([[0], [60]])), "got 60"),
-        (dict(edge_label_index=torch.tensor([0, 1])), r"\[2, num_edges\]"),
-        (dict(edge_label_index=(WRITES, None)), "no types"),
-        (dict(edge_label=torch.zeros(300), neg_sampling="triplet"), "undefined"),
-        (dict(edge_label_time=torch.zeros(300)), "conflicting"),
-        (dict(time_attr="time"), "conflicting"),
-        (dict(time_attr="time", edge_label_time=torch.zeros(3)), "edge_label_time"),
-        (dict(neg_sampling="ternary"), "ternary"),
-        (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
-        (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
-        (dict(neg_sampling=NegativeSampling("triplet", 1, dst_weight="abc")), "dst_weight .* as a tensor"),
-        (dict(exclude_true_negatives=True), "pass neg_sampling"),
-    ],
-)
-def test_links(data, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LinkNeighborLoader(data, [2], **arguments)
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        (None, "name the type"),
-        (torch.tensor([[0], [0]]), "name the type"),
-        (("author", "likes", "paper"), "Unknown edge type"),
-        ((("author", "writes", "papers"), torch.tensor([[0], [0]])), "papers"),
-        ((WRITES, torch.tensor([[30], [0]])), "got 30"),
-        ((WRITES, None, 3), "3 entries"),
-    ],
-)
-def test_typed_links(hetero, index, message):
-    with pytest.raises(ValueError, match=message):
-        LinkNeighborLoader(hetero, [2], index)
 
 
 def test_samplers_name_what_they_need(data):

@@ -41,40 +41,6 @@ def test_what_is_a_flag(yes):
     assert NeighborSampler(graph(), [2], replace=yes).replace is True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(batch_size=0), "batch_size to be an integer of at least 1, got 0"),
-        (dict(batch_size="8"), "batch_size to be an integer of at least 1, got '8'"),
-        (dict(batch_size=2.0), "batch_size to be an integer of at least 1, got 2.0"),
-        (dict(num_workers="2"), "num_workers to be an integer of at least 0, got '2'"),
-        (dict(num_workers=True), "num_workers to be an integer"),
-        (dict(num_workers=1, prefetch_factor=2.5), "prefetch_factor to be an integer of at least 1, got 2.5"),
-        (dict(num_workers=1, timeout="5"), "timeout in seconds, at least 0, got '5'"),
-        (dict(worker_init_fn=3), "worker_init_fn to be a function, got 3"),
-        (dict(generator=3), "generator to be a torch.Generator, got 3"),
-        (dict(seed=True), "seed to be an integer, got True"),
-        (dict(seed=1.5), "seed to be an integer, got 1.5"),
-        (dict(transform=3), "transform to be a function"),
-        (dict(transform_sampler_output=3), "transform_sampler_output to be a function"),
-        (dict(distributed=True, rank_timeout="5"), "rank_timeout in seconds, more than 0, got '5'"),
-        (dict(distributed=True, rank_timeout=math.inf), "rank_timeout in seconds, at most 100000000, got inf"),
-        (dict(sampler=5), "sampler to be iterable, got 5"),
-        (dict(timeout=3), "timeout=0"),
-        (dict(batch_size=None), "batch_size"),
-        (dict(collate_fn=list), "collate_fn"),
-        (dict(dataset=[1, 2]), "no dataset"),
-        (dict(custom_cls=Data), "custom_cls"),
-        (dict(input_id=[1, 2]), r"input_id of shape \[6\], got \[2\]"),
-        (dict(input_id="abc"), "input_id as a tensor or an array of numbers, got a str"),
-        (dict(time_attr="time", input_time=torch.arange(6), time_window="3"), "time_window in the unit of the times"),
-    ],
-    ids=str,
-)
-def test_arguments_of_loaders(arguments, message):
-    refused(message, NeighborLoader, graph(), [2], **arguments)
-
-
 @pytest.mark.parametrize("batch_size", [np.int64(4), torch.tensor(4)])
 def test_any_integer_is_a_batch_size(batch_size):
     loader = NeighborLoader(graph(), [2], batch_size=batch_size)
@@ -114,21 +80,6 @@ def test_numbers_of_samples(num_samples):
     data["a"].x, data["a", "to", "a"].edge_index = torch.arange(4.0), torch.tensor([[0, 1], [1, 2]])
     refused("list of integers as num_samples", HGTLoader, data, num_samples, "a")
     refused("is_sorted to be True or False", HGTSampler, data, [2], is_sorted="no")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(neg_sampling="x"), "neg_sampling as 'binary', 'triplet', NegativeSampling or GivenNegatives, got 'x'"),
-        (dict(neg_sampling=3), "neg_sampling as .* got 3"),
-        (dict(neg_sampling_ratio="1"), "neg_sampling_ratio in negatives per edge, at least 0, got '1'"),
-        (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),
-        (dict(neg_sampling_ratio=1.0, neg_sampling="triplet"), "either neg_sampling or neg_sampling_ratio, got both"),
-        (dict(neg_sampling="binary", exclude_true_negatives="no"), "exclude_true_negatives to be True or False"),
-    ],
-)
-def test_arguments_of_link_loaders(arguments, message):
-    refused(message, LinkNeighborLoader, graph(), [2], **arguments)
 
 
 def test_negatives_that_cannot_be_drawn_name_the_argument_that_loaders_have():
