@@ -5,10 +5,12 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers_pyg import check_batch
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import BaseSampler
 
 import manyhop_pyg
+from manyhop.lightning import LoaderStatsMonitor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -56,9 +58,9 @@ class Model(pl.LightningModule):
 
 
 def trainer(tmp_path, **options):
-    options = {"max_epochs": 2, "limit_train_batches": 2} | options
+    options = {"max_epochs": 2, "limit_train_batches": 2, "logger": False} | options
     return pl.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", devices=1, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=tmp_path, **options,
     )  # fmt: skip
 
@@ -123,3 +125,28 @@ def test_typed_nodes_and_a_sampler_of_the_user(hetero, tmp_path):
         loader = module.train_dataloader()
         assert type(loader) is manyhop_pyg.NodeLoader
         assert [b["paper"].batch_size for b in loader] == [10] * 3
+
+
+class Logger(pl.loggers.logger.DummyLogger):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def log_metrics(self, metrics, step=None):
+        self.seen.append(metrics)
+
+
+def test_statistics_of_loaders_are_logged(split, tmp_path):
+    logger, model = Logger(), Model()
+    run = trainer(tmp_path, logger=logger, callbacks=[LoaderStatsMonitor()], limit_train_batches=None)
+    loader = manyhop_pyg.NeighborLoader(split, [3, 2], split.train_mask, batch_size=8, shuffle=True, num_workers=2)
+    next(iter(loader))
+    run.fit(model, loader)
+    assert sum(batch.batch_size for batch in model.seen["train"]) == 2 * 30
+    for batch in model.seen["train"]:
+        check_batch(batch, split)
+    names = {f"manyhop/{name}" for name in ("seeds_per_s", "edges_per_s", "waited_s", "step_s")}
+    assert [{name for name in metrics if "manyhop" in name} for metrics in logger.seen] == [names] * 2
+    assert all(metrics["manyhop/edges_per_s"] > 0 for metrics in logger.seen)

@@ -2,66 +2,16 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch, stores_of
+from helpers_pyg import all_same, stores_of
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
 import manyhop_pyg
 from manyhop.errors import InputError
-from manyhop_pyg import NeighborLoader
 
 lightning = pytest.importorskip("pytorch_lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def test_training(data):
-    from torch_geometric.nn import GraphSAGE
-
-    seen = []
-
-    class Net(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.gnn = GraphSAGE(4, 8, num_layers=2, out_channels=3)
-
-        def training_step(self, batch, _):
-            batch = batch["nodes"]
-            check_batch(batch.cpu(), data)
-            seen.append(batch.batch_size)
-            out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size]
-            return torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
-
-        def configure_optimizers(self):
-            return torch.optim.Adam(self.parameters())
-
-    from manyhop.lightning import LoaderStatsMonitor
-
-    class Logger(lightning.loggers.logger.DummyLogger):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def log_metrics(self, metrics, step=None):
-            self.seen.append(metrics)
-
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=2,
-        logger=(logger := Logger()),
-        callbacks=[LoaderStatsMonitor()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-    )
-    loader = NeighborLoader(data, [3, 2], data.train_mask, batch_size=8, shuffle=True, num_workers=2)
-    next(iter(loader))
-    trainer.fit(Net(), {"nodes": loader})
-    num_seeds = int(data.train_mask.sum())
-    assert sum(seen) == 2 * num_seeds
-    names = {f"manyhop/nodes/{name}" for name in ("seeds_per_s", "edges_per_s", "waited_s", "step_s")}
-    assert [{name for name in metrics if "manyhop" in name} for metrics in logger.seen] == [names] * 2
-    assert all(metrics["manyhop/nodes/edges_per_s"] > 0 for metrics in logger.seen)
 
 
 def mark(batch):

@@ -89,6 +89,14 @@ def check(model: torch.nn.Module, fast: torch.nn.Module, num_seeds: int, *args: 
     return out
 
 
+def check_all(model: torch.nn.Module, batches: list[Any], attribute: str | None = None) -> None:
+    """The trimmed model computes the same for the seeds of all batches, also of an attribute of edges."""
+    inputs = [[batch.x, batch.edge_index, *([] if attribute is None else [batch[attribute]])] for batch in batches]
+    fast = trimmed(model, *inputs[0])
+    for batch, given in zip(batches, inputs, strict=True):
+        check(model, fast, batch.batch_size, *given)
+
+
 def batches_of(data: Any, device: str, **options: Any) -> list[Any]:  # noqa: F811
     """Three batches of 8, and their last one, which is smaller; on the GPU they are made there."""
     seeds = torch.arange(0, 58, 2)
@@ -123,10 +131,7 @@ def test_seeds_get_the_same(data, name, layers, pad):
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
 def test_kernels(data, device, name):  # noqa: F811
-    model = Net(CONVS[name]).to(device)
-    batches = batches_of(data, device, pad="auto")
-    fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    check(model, fast, 8, batches[1].x, batches[1].edge_index)
+    check_all(Net(CONVS[name]).to(device), batches_of(data, device, pad="auto")[:2])
 
 
 @pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
@@ -147,11 +152,7 @@ def test_pygs_models_with_counts_per_hop_trim_by_these(data, kind, caplog):
 @pytest.mark.parametrize(("layers", "fanouts"), [(1, [3, 2]), (2, [3, 2, 2]), (3, [3, 2])])
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
 def test_other_numbers_of_hops_than_of_layers(data, name, layers, fanouts):
-    model = Net(CONVS[name], layers)
-    batches = batches_of(data, "cpu", num_neighbors=fanouts)
-    fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    for batch in batches:
-        check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+    check_all(Net(CONVS[name], layers), batches_of(data, "cpu", num_neighbors=fanouts))
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn"])
@@ -194,20 +195,12 @@ def test_edges_are_sorted_by_destination_once(data, monkeypatch, wrapped):
 @pytest.mark.parametrize("name", ["gcn", "gcn without norm", "graph"])
 def test_weights_of_edges(data, name):
     data = data.edge_subgraph(data.edge_index[0] != data.edge_index[1])  # of several loops, PyG takes any weight
-    model = Net(CONVS[name])
-    batches = batches_of(data, "cpu")
-    fast = trimmed(model, batches[0].x, batches[0].edge_index, batches[0].edge_weight)
-    for batch in batches:
-        check(model, fast, batch.batch_size, batch.x, batch.edge_index, batch.edge_weight)
+    check_all(Net(CONVS[name]), batches_of(data, "cpu"), "edge_weight")
 
 
 @pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
 def test_attributes_of_edges(data, kind):
-    model = Net(kind, edge_dim=1)
-    batches = batches_of(data, "cpu")
-    fast = trimmed(model, batches[0].x, batches[0].edge_index, batches[0].edge_attr)
-    for batch in batches:
-        check(model, fast, batch.batch_size, batch.x, batch.edge_index, batch.edge_attr)
+    check_all(Net(kind, edge_dim=1), batches_of(data, "cpu"), "edge_attr")
 
 
 def test_links(data):
