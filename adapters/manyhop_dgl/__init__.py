@@ -94,3 +94,7 @@ def __getattr__(name: str) -> Any:
         raise MissingExtraError("dgl", "dgl", f"manyhop_dgl.{name}") from None
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,6 +19,19 @@ def public(of: object) -> set[str]:
 
 
 @pytest.mark.without("toy")
+def test_a_loader_shows_what_it_loads(harness):
+    assert repr(harness.loader(num_workers=1)).endswith(
+        "(50 seeds, fanouts [3, 2], batch size 8, 7 batches, cpu: 1 thread)"
+    )
+
+
+@pytest.mark.without("toy")
+def test_an_unknown_argument_is_named(harness):
+    with pytest.raises(TypeError, match=r"Loader got an unknown argument 'num_worker'\. Did you mean 'num_workers'\?"):
+        harness.loader(num_worker=1)
+
+
+@pytest.mark.without("toy")
 def test_loaders_show_no_names_of_their_own_parts(harness):
     loader = harness.loader(num_workers=1)
     list(loader)

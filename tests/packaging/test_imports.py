@@ -66,9 +66,18 @@ def run(tmp_path_factory):
 
 
 def test_the_engine_says_where_loaders_are():
-    with pytest.raises(ImportError, match=r"no NeighborLoader\. Import it from manyhop_pyg, or"):
+    hint = r"no NeighborLoader\. Import it from manyhop_pyg, or"
+    with pytest.raises(ImportError, match=hint):
         from manyhop import NeighborLoader  # noqa: F401
+    with pytest.raises(AttributeError, match=hint):
+        _ = manyhop.NeighborLoader
+    assert not hasattr(manyhop, "XLoader")
     assert not hasattr(manyhop, "nothing")
+
+
+def test_packages_list_names_that_are_imported_when_they_are_first_used(run):
+    for package in ("manyhop", "manyhop.features", "manyhop.sampling", "manyhop_dgl"):
+        run(f"import {package} as package\nassert set(package.__all__) <= set(dir(package))", [])
 
 
 def test_the_engine_imports_no_framework_and_no_compiler(run):

@@ -15,7 +15,7 @@ from torch.utils.data import IterDataPipe
 from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool, ShardedRows
-from manyhop.loading import EpochLoader, Progress
+from manyhop.loading import EpochLoader, Progress, check_names
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
@@ -99,6 +99,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             )
         integer("num_workers", num_workers, 0)
         flags(persistent_workers=persistent_workers, overlap_feature_fetch=overlap_feature_fetch)
+        check_names(type(self), hints.keys() - set(_HINTS))
         check_hints(_HINTS, **hints)
         self._chain = chain = Chain(datapipe)
         check_pad(pad, chain)
@@ -129,6 +130,12 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
     def _num_threads(self) -> int:
         return self._ahead
+
+    def _fanouts(self) -> object:
+        sampling = self._chain.sampling
+        return (
+            None if sampling is None else [f.item() if f.numel() == 1 else f.tolist() for f in sampling.stage.fanouts]
+        )
 
     # Order: that of the item sampler, which counts epochs.
 

@@ -246,7 +246,7 @@ class NeighborSampler(SubgraphSampler):
         if not deduplicate:
             raise InputError("Expected deduplicate=True, got False. Leave it out: each node of a layer has one row.")
         super().__init__(datapipe)
-        self.graph, self._fanouts = checked_graph(graph, prob_name), fanout_tensors(fanouts)
+        self.graph, self.fanouts = checked_graph(graph, prob_name), fanout_tensors(fanouts)
         self._replace, self._prob_name = replace, prob_name
         self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
 
@@ -255,19 +255,19 @@ class NeighborSampler(SubgraphSampler):
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of sampling by name."""
-        return {name: getattr(self, name) for name in ("graph", "_fanouts", "_prob_name", "_replace", "_dependency")}
+        return {name: getattr(self, name) for name in ("graph", "fanouts", "_prob_name", "_replace", "_dependency")}
 
     def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
         """Return the current topology of the graph, and its spec."""
         known = self._known
         if known is not None and known[0] is self.graph.topology(fused=known[0].fused, probs_name=self._prob_name):
             return known
-        topology = self.graph.topology_for(self._fanouts, self._prob_name)
+        topology = self.graph.topology_for(self.fanouts, self._prob_name)
         spec: NeighborSpec | LaborSpec
         if self._dependency is None:
-            spec = topology.spec(self._fanouts, replace=self._replace)
+            spec = topology.spec(self.fanouts, replace=self._replace)
         else:
-            spec = topology.layer_spec(self._fanouts, replace=self._replace, **self._dependency)
+            spec = topology.layer_spec(self.fanouts, replace=self._replace, **self._dependency)
         self._known = topology, spec
         return self._known
 

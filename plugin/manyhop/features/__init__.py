@@ -80,3 +80,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     triton_compiler.require("Memory over multiple GPUs")
     return getattr(import_module(f"manyhop.features.{_ON_GPU[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
