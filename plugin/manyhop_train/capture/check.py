@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyhop.arguments import integer
-from manyhop_train.capture.objects import Reads, memory_of, place_of
+from manyhop_train.capture.objects import memory_of, place_of
 from manyhop_train.capture.replicas import Exchanges
 from manyhop_train.capture.state import WEIGHTS, StepState
 
@@ -76,41 +74,29 @@ class _Moment(NamedTuple):
     """Copies of memory, by address."""
 
 
-class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
-    """Runs of a step from one state. A dispatch mode: it also restores the memory that operators change.
+class Comparison:
+    """Runs of a step from one state.
 
     Args:
         state: of the step.
-        tensors: of its batch, on the device where it computes.
+        device: where it computes.
     """
 
-    def __init__(self, state: StepState, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._state, self._device, self._exchanges = state, tensors[0].device, Exchanges()
-        self._batch = set(map(place_of, tensors))
-        self._memory, self._room = dict[int, Tensor](), dict[int, Tensor]()
-        self._begin = _Moment([p.grad for p in state.parameters.values()], self._draws(), {})
-        self._named = dict[int, tuple[str, str]]()
+    def __init__(self, state: StepState, device: torch.device) -> None:
+        self._state, self._device, self._exchanges = state, device, Exchanges()
+        self._named, self._memory = dict[int, tuple[str, str]](), dict[int, Tensor]()
         for kind, name, tensor in state.tensors():
             if (memory := memory_of(tensor)) is not None:
-                self._named[memory.data_ptr()] = kind, name
-                self.before_change(memory.data_ptr(), memory)
-
-    def before_change(self, place: int, memory: Tensor) -> None:
-        """Copy memory."""
-        if place not in self._memory:
-            with torch.inference_mode(False):
-                self._memory[place], self._begin.values[place] = memory, memory.clone()
-                self._room[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
+                self._named[memory.data_ptr()], self._memory[memory.data_ptr()] = (kind, name), memory
+        with torch.inference_mode(False):
+            self._begin = self._moment({place: memory.clone() for place, memory in self._memory.items()})
+            self._room = {place: torch.empty_like(memory) for place, memory in self._memory.items()}
 
     def eagerly(self, step: Callable[[], Any]) -> None:
         """Run a step eagerly, store what it computes, then restore the state."""
-        with nullcontext() if _compiles() else self:
-            self._result = self._run(step)
-        with torch.no_grad():  # copies, except of the batch, which differs in a replay
-            memory = [item for item in self._memory.items() if item[0] not in self._batch]
-            values = {place: self._room[place].copy_(now) for place, now in memory}
-        self._end = _Moment([p.grad for p in self._state.parameters.values()], self._draws(), values)
+        self._result = self._run(step)
+        with torch.no_grad():
+            self._end = self._moment({place: self._room[place].copy_(now) for place, now in self._memory.items()})
         self.restart()
 
     def again(self, step: Callable[[], Any]) -> Any:
@@ -141,28 +127,30 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
         before, after = ({place_of(g) for g in each.grads if g is not None} for each in (self._begin, self._end))
         for place, value in self._end.values.items():
             if place not in before - after:  # a graph writes new gradients there
-                named = self._named.get(place, ("other", "a tensor that it changes"))
-                pairs.append(_Pair(*named, value, self._memory[place], self._begin.values[place]))
+                pairs.append(_Pair(*self._named[place], value, self._memory[place], self._begin.values[place]))
         for p, grad in zip(self._state.parameters.values(), self._end.grads, strict=True):
             name = f"the gradient of {self._state.name_of(p)}"
             if (grad is None) != (p.grad is None):
                 problem = problem or name
             elif grad is not None and p.grad is not None and place_of(grad) not in self._end.values:
                 pairs.append(_Pair("gradient", name, grad, p.grad, None))
-        found = _judge(pairs, _TOLERANCE_16 if self.low else _TOLERANCE)
+        low = self._state.low or torch.is_autocast_enabled(self._device.type)
+        found = _judge(pairs, _TOLERANCE_16 if low else _TOLERANCE)
         return found if problem is None else {"": (math.inf, problem), **found}
 
     @torch.no_grad()
     def _put(self, moment: _Moment) -> None:
         for place, now in self._memory.items():
-            now.copy_(moment.values.get(place, self._begin.values[place]))
+            now.copy_(moment.values[place])
         for p, grad in zip(self._state.parameters.values(), moment.grads, strict=True):
             p.grad = grad
         draws = moment.generator
         torch.cuda.set_rng_state(draws, self._device) if self._device.type == "cuda" else torch.set_rng_state(draws)
 
-    def _draws(self) -> Tensor:
-        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
+    def _moment(self, values: dict[int, Tensor]) -> _Moment:
+        on_gpu = self._device.type == "cuda"
+        draws = torch.cuda.get_rng_state(self._device) if on_gpu else torch.get_rng_state()
+        return _Moment([p.grad for p in self._state.parameters.values()], draws, values)
 
 
 def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[float, str]]) -> str | None:
@@ -173,12 +161,6 @@ def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[floa
         if ratio > max(1.0, _NOISE * noise.get(kind, (0.0, ""))[0])
     ]
     return max(found)[-1] if found else None
-
-
-def _compiles() -> bool:
-    """Return whether ``torch.compile`` is in use, whose functions do not run in a dispatch mode."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters.get("frames"))
 
 
 def _add_results(expected: Any, got: Any, pairs: list[_Pair]) -> str | None:

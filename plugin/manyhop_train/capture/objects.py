@@ -188,9 +188,5 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         if memory is None or (place := memory.data_ptr()) in self._made:
             return
         self.read.setdefault(place, memory)
-        if writes and place not in self.written:
+        if writes:
             self.written[place] = memory
-            self.before_change(place, memory)
-
-    def before_change(self, place: int, memory: Tensor) -> None:
-        """Handle the first change of outside memory, before it happens."""

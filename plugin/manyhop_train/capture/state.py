@@ -59,6 +59,8 @@ class StepState:
         self._settings: list[Hashable] = []
         self._known: tuple[list[object], list[object]] = [], []
         self._others, self._changed = list[Tensor](), list[Tensor]()
+        self.low = False
+        """Whether the first step has calculated numbers of 16 bits."""
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules and gradients show."""
 
@@ -210,6 +212,7 @@ class StepState:
                 "steps of a GradScaler cannot be captured: it decides on the host. Call its unscale_(), step() and "
                 "update() outside, or use bfloat16"
             )
+        self.low = reads.low
         own = {place_of(tensor) for tensor in (*batch, *(each.tensor for each in self.tensors()))}
         self._others = [memory for place, memory in reads.read.items() if place not in own]
         self._changed = [memory for place, memory in reads.written.items() if place not in own]

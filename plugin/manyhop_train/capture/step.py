@@ -197,15 +197,15 @@ class CapturedStep(Generic[B, R]):
         if tensors[0].is_cuda:
             torch.cuda.current_stream(tensors[0].device).synchronize()  # otherwise the check includes enqueued work
         begin, number, replays = time.perf_counter(), self.eager + self.replayed, graph.replays
-        own = self._layout.with_tensors(batch, tensors)  # which the step may change
 
         def eagerly() -> R:
+            own = self._layout.with_tensors(batch, [*map(torch.clone, tensors)])  # which the step may change
             with self._state.observe(None), self._state.outside(now):
                 return _each(Tensor.detach, recorder.run(lambda: self._step(own)))
 
         self._state.write_rates()  # which is no part of a step that is undone
         try:
-            comparison = Comparison(self._state, tensors)
+            comparison = Comparison(self._state, tensors[0].device)
         except torch.OutOfMemoryError:
             logging.getLogger("manyhop").warning("Replays are no longer checked, since copies of weights do not fit")
             self._schedule = Schedule(0)
