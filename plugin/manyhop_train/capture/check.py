@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -12,45 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop.arguments import integer
 from manyhop_train.capture.objects import memory_of, place_of
-from manyhop_train.capture.replicas import Exchanges
+from manyhop_train.capture.replicas import call_now
 from manyhop_train.capture.state import WEIGHTS, StepState
 
-_FIRST: Final = 2
-"""Replays of each graph that are checked in any case."""
-_SHARE: Final = 0.01
-"""Largest share of the time for other checks."""
-_TOLERANCE: Final = 1e-3
-_TOLERANCE_16: Final = 3e-2
-"""Tolerance of steps that compute in 16 bits."""
+_TOLERANCE, _TOLERANCE_16 = 1e-3, 3e-2
+"""The second one is of steps that compute in 16 bits."""
 _NOISE: Final = 4.0
 """Eager runs of a step may differ from each other (atomic additions): how much more a replay may."""
-
-
-class Schedule:
-    """Selects the replays to check.
-
-    Args:
-        verify: number of replays per check; ``None``: as often as a share of the time permits; 0: never.
-
-    Raises:
-        InputError: ``verify`` is not such a number.
-    """
-
-    def __init__(self, verify: int | None) -> None:
-        self._every = None if verify is None else integer("verify", verify, 0)
-        self._due = 0.0
-
-    def is_due(self, replays: int) -> bool:
-        """Return whether to check the next replay of a graph after this many replays."""
-        if self._every is None:
-            return replays < _FIRST or time.perf_counter() >= self._due
-        return self._every > 0 and (replays < _FIRST or replays % self._every == 0)
-
-    def took(self, seconds: float) -> None:
-        """Record the duration of a check."""
-        self._due = time.perf_counter() + seconds / _SHARE
 
 
 class _Pair(NamedTuple):
@@ -75,71 +43,72 @@ class _Moment(NamedTuple):
 
 
 class Comparison:
-    """Runs of a step from one state.
-
-    Args:
-        state: of the step.
-        device: where it computes.
-    """
+    """Runs of a step from one state, on a device."""
 
     def __init__(self, state: StepState, device: torch.device) -> None:
-        self._state, self._device, self._exchanges = state, device, Exchanges()
+        self._state, self._device = state, device
+        self._sent, self._received = list[Tensor](), list[Tensor]()
+        self._sent_again: list[Tensor] | None = None
         self._named, self._memory = dict[int, tuple[str, str]](), dict[int, Tensor]()
         for kind, name, tensor in state.tensors():
             if (memory := memory_of(tensor)) is not None:
                 self._named[memory.data_ptr()], self._memory[memory.data_ptr()] = (kind, name), memory
         with torch.inference_mode(False):
-            self._begin = self._moment({place: memory.clone() for place, memory in self._memory.items()})
+            self.begin = self._moment({place: memory.clone() for place, memory in self._memory.items()})
             self._room = {place: torch.empty_like(memory) for place, memory in self._memory.items()}
 
     def eagerly(self, step: Callable[[], Any]) -> None:
         """Run a step eagerly, store what it computes, then restore the state."""
         self._result = self._run(step)
         with torch.no_grad():
-            self._end = self._moment({place: self._room[place].copy_(now) for place, now in self._memory.items()})
-        self.restart()
+            self.end = self._moment({place: self._room[place].copy_(now) for place, now in self._memory.items()})
+        self.put(self.begin)
 
     def again(self, step: Callable[[], Any]) -> Any:
         """Run a step with the values that the eager run received from other ranks."""
-        self._exchanges.again()
+        self._sent_again = []
         return self._run(step)
 
     def _run(self, step: Callable[[], Any]) -> Any:
-        self._state.replicas.exchanges = self._exchanges
+        self._state.replicas.call = self._exchange
         try:
             return step()
         finally:
-            self._state.replicas.exchanges = None
+            self._state.replicas.call = call_now
 
-    def restart(self) -> None:
-        """Restore the state before the eager run."""
-        self._put(self._begin)
-
-    def finish(self) -> None:
-        """Set the state after the eager run."""
-        self._put(self._end)
+    def _exchange(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
+        """Call a collective on a tensor or, in another run, write its first result."""
+        if self._sent_again is None:
+            self._sent.append(flat.clone())
+            collective(flat)
+            self._received.append(flat.clone())
+        elif (number := len(self._sent_again)) < len(self._received):
+            self._sent_again.append(flat.clone())
+            flat.copy_(self._received[number])
 
     @torch.no_grad()
     def differences(self, result: Any) -> dict[str, tuple[float, str]]:
         """Return by how many tolerances each kind of values differs, now that another run has ended; and a name."""
-        pairs = [_Pair("gradient", "the gradients for other ranks", *pair, None) for pair in self._exchanges.pairs]
+        sent = zip(self._sent, self._sent_again or (), strict=False)
+        pairs = [_Pair("gradient", "the gradients for other ranks", *pair, None) for pair in sent]
         problem = _add_results(self._result, result, pairs)
-        before, after = ({place_of(g) for g in each.grads if g is not None} for each in (self._begin, self._end))
-        for place, value in self._end.values.items():
+        before, after = ({place_of(g) for g in each.grads if g is not None} for each in (self.begin, self.end))
+        for place, value in self.end.values.items():
             if place not in before - after:  # a graph writes new gradients there
-                pairs.append(_Pair(*self._named[place], value, self._memory[place], self._begin.values[place]))
-        for p, grad in zip(self._state.parameters.values(), self._end.grads, strict=True):
+                pairs.append(_Pair(*self._named[place], value, self._memory[place], self.begin.values[place]))
+        for p, grad in zip(self._state.parameters.values(), self.end.grads, strict=True):
             name = f"the gradient of {self._state.name_of(p)}"
             if (grad is None) != (p.grad is None):
                 problem = problem or name
-            elif grad is not None and p.grad is not None and place_of(grad) not in self._end.values:
+            elif grad is not None and p.grad is not None and place_of(grad) not in self.end.values:
                 pairs.append(_Pair("gradient", name, grad, p.grad, None))
         low = self._state.low or torch.is_autocast_enabled(self._device.type)
         found = _judge(pairs, _TOLERANCE_16 if low else _TOLERANCE)
         return found if problem is None else {"": (math.inf, problem), **found}
 
     @torch.no_grad()
-    def _put(self, moment: _Moment) -> None:
+    def put(self, moment: _Moment) -> None:
+        """Set the state that was at a moment: ``begin`` or ``end`` of the eager run."""
         for place, now in self._memory.items():
             now.copy_(moment.values[place])
         for p, grad in zip(self._state.parameters.values(), moment.grads, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
 import weakref
@@ -25,11 +24,7 @@ _MODE: Final = "thread_local"
 
 
 class CUDARecorder:
-    """Records and runs eagerly on its own stream, since autograd stays on one stream.
-
-    Args:
-        device: the GPU.
-    """
+    """Records and runs eagerly on its own stream of a GPU, since autograd stays on one stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -107,11 +102,7 @@ def recorder_of(device: torch.device) -> CUDARecorder | None:
 
 @contextmanager
 def none_on_host(device: torch.device) -> Iterator[None]:
-    """Raise InputError after the block if Python, numpy or torch has drawn on the host in it.
-
-    Args:
-        device: where the block computes; there, torch may draw.
-    """
+    """Raise InputError after the block if Python, numpy or torch has drawn in it, but on the device itself."""
     before = _states(device)
     yield
     for name, state in _states(device).items():
@@ -143,9 +134,6 @@ class Inputs:
     Graphs make the copies. The host only writes addresses to page-locked memory: to a ring of slots, from which the
     first kernel of a replay reads; graphs count replays as the host does. Without compiled kernels, torch's operators
     copy before each replay.
-
-    Args:
-        tensors: of a batch, on one device.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -164,7 +152,8 @@ class Inputs:
 
     def _prepare(self) -> None:
         """Allocate the ring, and compile or load the kernels, which is impossible during recording."""
-        from manyhop_train.capture.kernels import FIELDS, TILE, copy_tensors, fetch_addresses  # imports triton
+        from manyhop.system.triton_launch import Kernel  # imports triton
+        from manyhop_train.capture.kernels import FIELDS, TILE, copy_tensors, fetch_addresses
 
         width, is_cuda = 1 << max(4, (len(self._copied) - 1).bit_length()), self._device.type == "cuda"
         spare = _spare[self._device, width]
@@ -177,14 +166,14 @@ class Inputs:
         self._memory = torch.zeros(1 + width, dtype=torch.int64, device=self._device)
         """Number of replays; addresses for the replay under way."""
         count, addresses = self._memory.data_ptr(), self._memory.data_ptr() + 8
-        fetch = _kernel(fetch_addresses, (_SLOTS, width), num_warps=1)
+        fetch = Kernel(fetch_addresses, (_SLOTS, width), num_warps=1)
         self._launches.append((fetch, 1, (slots.data_ptr(), count, addresses)))
         for begin in range(0, len(self._copied), _AT_ONCE):
             targets, programs = list[int](), 0
             for i in self._copied[begin : begin + _AT_ONCE]:
                 targets += (self.tensors[i].data_ptr(), self.tensors[i].nbytes, programs)
                 programs += -(-self.tensors[i].nbytes // TILE.value)
-            kernel = _kernel(copy_tensors, (len(targets) // FIELDS.value,), targets=len(targets))
+            kernel = Kernel(copy_tensors, (len(targets) // FIELDS.value,), targets=len(targets))
             self._launches.append((kernel, programs, (addresses + 8 * begin, tuple(targets))))
         for kernel, *_ in self._launches:
             kernel.prepare(self._device)
@@ -227,19 +216,8 @@ class Inputs:
             torch.cuda.current_stream(self._device).synchronize()
 
 
-@functools.cache
-def _kernel(function: Any, constants: tuple[int, ...], **options: int) -> Any:
-    from manyhop.system.triton_launch import Kernel  # imports triton
-
-    return Kernel(function, constants, **options)
-
-
 class Gradients:
-    """Gradients of parameters, which a graph reads and writes in the memory of the recording.
-
-    Args:
-        parameters: all parameters of the step.
-    """
+    """Gradients of parameters, which a graph reads and writes in the memory of the recording."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self._parameters = parameters
@@ -249,12 +227,7 @@ class Gradients:
         self._needed: list[tuple[torch.nn.Parameter, Tensor | None]] = []
 
     def recorded(self, *, updates: bool) -> None:
-        """Store the gradients after recording.
-
-        Args:
-            updates: whether the step calls an optimizer. Otherwise a step that changes no gradients, as in evaluation,
-                does not depend on them.
-        """
+        """Store the gradients after recording. Without updates, a step that changes none does not depend on them."""
         after = [p.grad for p in self._parameters]
         same = all(map(is_, after, self._before))
         if not updates and same and [_version(grad) for grad in after] == self._versions:

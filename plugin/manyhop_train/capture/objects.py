@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,27 +14,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyhop.errors import InputError
 
-_PLAIN: Final = frozenset({int, float, bool, str, complex, type(None)})
+PLAIN: Final = frozenset({int, float, bool, str, complex, type(None)})
 """Values that are compared; of others, it matters which object they are."""
 
 
+Dicts: TypeAlias = Sequence[dict[Any, Any]]
+
+
 class Snapshot:
-    """Compares dictionaries with their values at construction.
+    """Compares dictionaries with their values before: numbers, parts by identity, and the numbers of hooks."""
 
-    Args:
-        numbers: dictionaries whose current numbers and strings are compared.
-        parts: dictionaries whose objects are compared by identity.
-        hooks: dictionaries whose length is compared.
-    """
-
-    def __init__(
-        self, numbers: Iterable[dict[str, Any]], parts: Iterable[dict[Any, Any]], hooks: Iterable[dict[int, Any]]
-    ) -> None:
-        self._numbers, self._parts = list(numbers), list(parts)
-        self._counted = [*self._parts, *hooks]
+    def __init__(self, numbers: Dicts, parts: Dicts, hooks: Dicts) -> None:
+        self._numbers, self._parts, self._counted = numbers, parts, [*parts, *hooks]
         self._counts = list(map(len, self._counted))
-        self._objects = self._objects_now()
-        self._values: list[object] = []
+        self._objects, self._values = self._objects_now(), list[object]()
         self.plain: Hashable = ()
         """Names and values of the numbers and strings."""
         self._read_numbers()
@@ -48,7 +41,7 @@ class Snapshot:
         if same(before, self._objects):
             return None
         for name, old, new in zip(chain.from_iterable(self._parts), before, self._objects, strict=True):
-            if old is not new and not (type(old) in _PLAIN and type(new) in _PLAIN):
+            if old is not new and not (type(old) in PLAIN and type(new) in PLAIN):
                 return str(name)
         return None
 
@@ -60,7 +53,7 @@ class Snapshot:
         if not same(values, self._values):
             self._values = values
             pairs = chain.from_iterable(map(dict.items, self._numbers))
-            self.plain = tuple(pair for pair in pairs if type(pair[1]) in _PLAIN)
+            self.plain = tuple(pair for pair in pairs if type(pair[1]) in PLAIN)
 
 
 def same(before: list[object], now: list[object]) -> bool:
@@ -77,7 +70,7 @@ def check_watched(objects: object) -> list[object]:
     if not isinstance(objects, list | tuple):
         raise InputError(f"Expected watch as a list of objects, got a {type(objects).__name__}. Pass [it].")
     for one in objects:
-        if type(one) in _PLAIN:
+        if type(one) in PLAIN:
             raise InputError(
                 f"Expected objects in watch, got {one!r}, which cannot change. Pass the object that has it."
             )
@@ -86,22 +79,19 @@ def check_watched(objects: object) -> list[object]:
 
 def collect(value: Any, plain: list[Hashable], known: list[object], *, whole: bool = False) -> None:
     """Add the numbers and objects of a value and, if ``whole``, of its attributes; of modules, only numbers."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         plain.append(value)
     elif isinstance(value, Mapping):
         plain.append(len(value))
         for key, entry in value.items():
-            if type(entry) is tuple and all(type(part) in _PLAIN for part in entry):
-                plain.append((key, entry))
-            else:
-                plain.append(key)
-                collect(entry, plain, known)
+            plain.append(key)
+            collect(entry, plain, known)
     elif isinstance(value, list | tuple):
         plain.append(len(value))
         for entry in value:
             collect(entry, plain, known)
     elif whole and isinstance(value, torch.nn.Module):  # changes of its parts are noticed when it runs
-        plain += [pair for pair in vars(value).items() if type(pair[1]) in _PLAIN]
+        plain += [pair for pair in vars(value).items() if type(pair[1]) in PLAIN]
     elif isinstance(value, Tensor):
         known.append(value)  # graphs read the current memory of a GPU
         plain.append(value.data_ptr())

@@ -21,40 +21,14 @@ Between: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls a function of the host now; or, while a graph is recorded, between two graphs of each replay."""
 
 
-class Exchanges:
-    """Collectives of a repeated step: the first run calls them, later runs reuse their results."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[Tensor, Tensor]] = []
-        self._next: int | None = None
-        self.pairs: list[tuple[Tensor, Tensor]] = []
-        """Values sent by the first and the latest run."""
-
-    def again(self) -> None:
-        """Begin another run."""
-        self._next, self.pairs = 0, []
-
-    def __call__(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
-        """Call a collective on a tensor, or write its first result."""
-        given = flat.clone()
-        if self._next is None:
-            collective(flat)
-            self._made.append((given, flat.clone()))
-        elif self._next < len(self._made):
-            expected, result = self._made[self._next]
-            self._next += 1
-            self.pairs.append((expected, given))
-            flat.copy_(result)
-
-
 class Replicas:
     """The ``DistributedDataParallel`` modules of a step."""
 
     def __init__(self) -> None:
         self._all: dict[int, _Replica] = {}
         self._between: Between = now
-        self.exchanges: Exchanges | None = None
-        """Collectives of compared steps."""
+        self.call: Callable[[Tensor, Callable[[Tensor], Any]], None] = call_now
+        """Calls collectives; in compared steps, only once."""
 
     def add(self, module: DistributedDataParallel) -> str | None:
         """Add a module. Return why its steps cannot be captured; ``None``: they can."""
@@ -84,15 +58,8 @@ class Replicas:
             yield
 
     def exchange(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
-        """Call a collective on a tensor, between graphs; in compared steps, only once."""
-
-        def call() -> None:
-            if self.exchanges is None:
-                collective(flat)
-            else:
-                self.exchanges(flat, collective)
-
-        self._between(call)
+        """Call a collective on a tensor, between graphs."""
+        self._between(lambda: self.call(flat, collective))
 
 
 class _Replica:
@@ -164,10 +131,7 @@ class _Replica:
     def _exchange(self, tensors: Sequence[Tensor], there: Sequence[bool], collective: Callable[[Tensor], Any]) -> None:
         """Copy tensors to one piece of memory per dtype, call a collective on it, and copy the results back.
 
-        Args:
-            tensors: of sizes that all ranks have in common.
-            there: which of the tensors have values; others count as zeros and get no result.
-            collective: is called between graphs.
+        Those that are not ``there`` count as zeros and get no result.
         """
         for dtype in dict.fromkeys(t.dtype for t in tensors):
             chosen = [(t, ok) for t, ok in zip(tensors, there, strict=True) if t.dtype == dtype]
@@ -187,17 +151,19 @@ class _Replica:
 
 def _obstacle(wrapper: DistributedDataParallel) -> str | None:
     parameters = [p for p in wrapper.module.parameters() if p.requires_grad]
-    if wrapper.find_unused_parameters:
-        return "find_unused_parameters=True looks for parameters anew in each step"
-    if wrapper._comm_hooks:
-        return "it has a communication hook"
-    if wrapper.mixed_precision is not None:
-        return "it has a mixed_precision"
-    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
-        return "its parameters have hooks"
-    if any(getattr(module, "sparse", False) is True for module in wrapper.modules()):
-        return "it has sparse gradients"
-    return None
+    obstacles = {
+        "find_unused_parameters=True looks for parameters anew in each step": wrapper.find_unused_parameters,
+        "it has a communication hook": wrapper._comm_hooks,
+        "it has a mixed_precision": wrapper.mixed_precision is not None,
+        "its parameters have hooks": any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters),
+        "it has sparse gradients": any(getattr(module, "sparse", False) is True for module in wrapper.modules()),
+    }
+    return next((reason for reason, holds in obstacles.items() if holds), None)
+
+
+def call_now(flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
+    """Call a collective on a tensor."""
+    collective(flat)
 
 
 def now(function: Callable[[], None]) -> None:

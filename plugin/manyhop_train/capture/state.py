@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,20 +17,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from manyhop_train.capture.objects import Reads, Snapshot, collect, place_of, same
 from manyhop_train.capture.replicas import Between, Replicas
 
-_OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
-"""Modules whose steps are collectives, in the middle of forward and backward passes."""
 WEIGHTS: Final = "weights"
 """Parameters of optimizers with moments: if a gradient is only rounding error, its sign determines the update, and only
 the moments show faults."""
-
-
-class StateTensor(NamedTuple):
-    """A tensor that a step may change."""
-
-    kind: str
-    name: str
-    """For errors."""
-    tensor: Tensor
 
 
 class StepState:
@@ -38,15 +27,11 @@ class StepState:
 
     A graph repeats the numbers of its recording. Learning rates of most optimizers are tensors while a step runs, so
     graphs read the current ones. Other settings of optimizers, numbers and hooks of modules, and ``requires_grad`` are
-    part of a graph's key.
-
-    Args:
-        watched: objects that the step reads and that may change.
-        replicas: the replicas that ranks have run.
+    part of a graph's key, and so are those of watched objects.
     """
 
     def __init__(self, watched: Sequence[object], replicas: Replicas) -> None:
-        self._watched, self.replicas = watched, replicas
+        self.watched, self.replicas = watched, replicas
         self.optimizers: dict[int, Optimizer] = {}
         """Those that the step calls, by id."""
         self._rates: dict[int, _Rate] = {}
@@ -63,10 +48,6 @@ class StepState:
         """Whether the first step has calculated numbers of 16 bits."""
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules and gradients show."""
-
-    def successor(self) -> StepState:
-        """Return the state of a step with other objects; ranks continue to call the same collectives."""
-        return StepState(self._watched, self.replicas)
 
     def note(self) -> None:
         """Store the participating objects and their memory."""
@@ -109,7 +90,7 @@ class StepState:
                 groups.append(group)
                 collect({name: value for name, value in group.items() if name not in left_out}, plain, groups)
                 plain.append(len(group["params"]))
-        for one in self._watched:
+        for one in self.watched:
             collect(one, plain, watched, whole=True)
         self._settings = plain
         return groups, watched
@@ -117,22 +98,22 @@ class StepState:
     def _places_now(self) -> list[int]:
         return [tensor.data_ptr() for tensor in (*self.parameters.values(), *self._buffers)]
 
-    def tensors(self) -> list[StateTensor]:
-        """Return the tensors that a step may change: of modules and optimizers, gradients, and others."""
-        found = [StateTensor("buffer", self.name_of(b), b) for b in self._buffers]
+    def tensors(self) -> list[tuple[str, str, Tensor]]:
+        """Return kinds, names and tensors that a step may change: of modules, optimizers, gradients, and others."""
+        found = [("buffer", self.name_of(b), b) for b in self._buffers]
         moments = set[int]()
         for optimizer in self.optimizers.values():
             for parameter, state in optimizer.state.items():
                 for name, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(parameter, Tensor) and isinstance(value, Tensor):
-                        found.append(StateTensor(str(name), f"{name} of {self.name_of(parameter)}", value))
+                        found.append((str(name), f"{name} of {self.name_of(parameter)}", value))
                         if value.shape == parameter.shape and value.is_floating_point():
                             moments.add(id(parameter))
         for p in self.parameters.values():
-            found.append(StateTensor(WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
+            found.append((WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
             if p.grad is not None:
-                found.append(StateTensor("gradient", f"the gradient of {self.name_of(p)}", p.grad))
-        return [*found, *(StateTensor("other", "a tensor that it changes", t) for t in self._changed)]
+                found.append(("gradient", f"the gradient of {self.name_of(p)}", p.grad))
+        return [*found, *(("other", "a tensor that it changes", t) for t in self._changed)]
 
     def name_of(self, tensor: Tensor) -> str:
         """Return the name of a parameter or buffer."""
@@ -142,9 +123,7 @@ class StepState:
     def observe(self, batch: Sequence[Tensor] | None) -> Iterator[None]:
         """Find optimizers while the step runs eagerly.
 
-        Args:
-            batch: tensors of the first batch, in whose step modules are also found; compiled modules run eagerly, since
-                hooks would cause recompilation.
+        With the tensors of the first batch, also find modules; compiled ones run eagerly, as hooks recompile them.
         """
         if DistributedDataParallel._active_ddp_module is not None:
             self.refusal = (
@@ -184,10 +163,7 @@ class StepState:
             rate.write()
 
     def outside(self, between: Between) -> AbstractContextManager[None]:
-        """Run the collectives of ``DistributedDataParallel`` through ``between``.
-
-        From the step after the first on: all ranks then call the same collectives, whether they replay or not.
-        """
+        """Run the collectives of ``DistributedDataParallel`` through ``between``, whether this rank replays or not."""
         return self.replicas.running(between) if self.refusal is None else nullcontext()
 
     def obstacle(self) -> str | None:
@@ -213,19 +189,19 @@ class StepState:
                 "update() outside, or use bfloat16"
             )
         self.low = reads.low
-        own = {place_of(tensor) for tensor in (*batch, *(each.tensor for each in self.tensors()))}
+        own = {place_of(tensor) for tensor in (*batch, *(each[-1] for each in self.tensors()))}
         self._others = [memory for place, memory in reads.read.items() if place not in own]
         self._changed = [memory for place, memory in reads.written.items() if place not in own]
 
     def _add_module(self, module: torch.nn.Module) -> None:
-        wrapper = getattr(module, "_orig_mod", module)  # of a compiled module
+        wrapper, ranks = getattr(module, "_orig_mod", module), ("torch.nn.parallel", "torch.distributed")
         if isinstance(module, DistributedDataParallel):
             reason = self.replicas.add(module)
             if reason is not None:
                 self.refusal = f"DistributedDataParallel is not captured where {reason}"
             for parameter in module.parameters():
                 self.parameters.setdefault(id(parameter), parameter)
-        elif isinstance(module, torch.nn.SyncBatchNorm) or type(wrapper).__module__.startswith(_OF_RANKS):
+        elif isinstance(module, torch.nn.SyncBatchNorm) or type(wrapper).__module__.startswith(ranks):
             self.refusal = (
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
                 "not, in DistributedDataParallel"

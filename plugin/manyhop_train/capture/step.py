@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from manyhop.arguments import integer
 from manyhop.errors import InputError, StaleStepError
-from manyhop_train.capture.check import Comparison, Schedule, stale
+from manyhop_train.capture.check import Comparison, stale
 from manyhop_train.capture.graphs import CUDARecorder, Gradients, Inputs, none_on_host, recorder_of
-from manyhop_train.capture.objects import check_watched, modes
+from manyhop_train.capture.objects import PLAIN, check_watched, modes
 from manyhop_train.capture.replicas import Replicas, now
 from manyhop_train.capture.state import StepState
 
@@ -36,10 +37,11 @@ _MOST_OF_SIZE: Final = 4
 _MOST_SIZES: Final = 128
 _MOST_OBJECTS: Final = 4
 _FORM: Final = attrgetter("shape", "dtype", "device", "requires_grad")
-_NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names - {
-    "__main__"
-}
-_PLAIN: Final = (int, float, bool, str, complex, type(None))
+_NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
+_CHECKED: Final = 2
+"""Replays of each graph that are checked in any case."""
+_SHARE: Final = 0.01
+"""Largest share of the time for other checks."""
 
 
 class Layout(Protocol[B]):
@@ -78,8 +80,7 @@ class CapturedStep(Generic[B, R]):
         step: function of a batch that returns tensors or containers of tensors.
         layout: layout of the batches.
         watch: objects that the step reads and that may change.
-        verify: number of replays after which a step also runs eagerly for comparison; ``None``: in up to 1 % of the
-            time; 0: never.
+        verify: number of replays per check; ``None``: in up to 1 % of the time; 0: never.
 
     Raises:
         InputError: ``step`` is not a function of one argument, or another argument is wrong.
@@ -89,7 +90,7 @@ class CapturedStep(Generic[B, R]):
         _check(step)
         functools.update_wrapper(self, step, updated=())
         self._step, self._layout = step, layout
-        self._schedule = Schedule(verify)
+        self._verify_every, self._next_check = None if verify is None else integer("verify", verify, 0), 0.0
         self._state = StepState(check_watched(watch), Replicas())
         self._warm = 0
         """Eager steps since the last change of objects."""
@@ -144,9 +145,15 @@ class CapturedStep(Generic[B, R]):
             graph = made
         self._moves = 0
         self.replayed += 1
-        if self._schedule.is_due(graph.replays):
+        if self._is_due(graph.replays):
             return self._verify(graph, batch, tensors, recorder)
         return self._replay(graph, tensors)
+
+    def _is_due(self, replays: int) -> bool:
+        """Return whether to check the next replay of a graph after this many."""
+        if self._verify_every is None:
+            return replays < _CHECKED or time.perf_counter() >= self._next_check
+        return self._verify_every > 0 and (replays < _CHECKED or replays % self._verify_every == 0)
 
     def _look(self) -> None:
         """Delete graphs if objects or memory of the step were replaced."""
@@ -163,7 +170,7 @@ class CapturedStep(Generic[B, R]):
 
     def _forget(self) -> None:
         """Restart with eager steps."""
-        self._state, self._warm = self._state.successor(), 0
+        self._state, self._warm = StepState(self._state.watched, self._state.replicas), 0
         self._sizes.clear()
 
     def _stop(self, reason: str) -> None:
@@ -208,16 +215,16 @@ class CapturedStep(Generic[B, R]):
             comparison = Comparison(self._state, tensors[0].device)
         except torch.OutOfMemoryError:
             logging.getLogger("manyhop").warning("Replays are no longer checked, since copies of weights do not fit")
-            self._schedule = Schedule(0)
+            self._verify_every = 0
             return self._replay(graph, tensors)
         comparison.eagerly(eagerly)
         result: R = comparison.again(lambda: self._replay(graph, tensors))
         found = comparison.differences(result)
         if stale(found, {}) is not None:  # unless eager runs differ as much from each other
-            comparison.restart()
+            comparison.put(comparison.begin)
             noise = comparison.differences(comparison.again(eagerly))
             if (difference := stale(found, noise)) is not None:
-                comparison.finish()
+                comparison.put(comparison.end)
                 self._forget()
                 since = graph.verified + 1 if replays else number
                 steps = f"step {number}" if since == number else f"step {number}, and perhaps in those since {since}"
@@ -227,10 +234,10 @@ class CapturedStep(Generic[B, R]):
                     "global_step. Add such a value to the batch, as a tensor, name changing objects in watch=, or run "
                     "the step without capture. The results of the eager step are in place."
                 )
-            comparison.restart()
+            comparison.put(comparison.begin)
             result = comparison.again(lambda: self._replay(graph, tensors))
         graph.replays, graph.verified = replays + 1, number
-        self._schedule.took(time.perf_counter() - begin)
+        self._next_check = time.perf_counter() + (time.perf_counter() - begin) / _SHARE
         return result
 
     def _check_batch(self, batch: B, tensors: Sequence[Tensor]) -> None:
@@ -279,9 +286,11 @@ class CapturedStep(Generic[B, R]):
         inputs.copy()
         with self._state.outside(recorder.between), none_on_host(inputs.tensors[0].device):
             result = _each(Tensor.detach, self._step(self._layout.with_tensors(batch, inputs.tensors)))
-        other = next((leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, (Tensor, *_PLAIN))), None)
-        if other is not None:
-            raise InputError(f"it returns a {type(other).__name__}. Return tensors, in tuples, lists or dictionaries")
+        for leaf in pytree.tree_leaves(result):
+            if not (isinstance(leaf, Tensor) or type(leaf) in PLAIN):
+                raise InputError(
+                    f"it returns a {type(leaf).__name__}. Return tensors, in tuples, lists or dictionaries"
+                )
         return result
 
 
@@ -290,16 +299,14 @@ def _check(step: object) -> None:
     if not callable(step):
         raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
     try:
-        signature = inspect.signature(step)
-    except (TypeError, ValueError):  # of builtins
+        inspect.signature(step).bind(None)
+    except ValueError:  # of builtins
         return
-    try:
-        signature.bind(None)
     except TypeError:
         name = getattr(step, "__qualname__", type(step).__name__)
         raise InputError(
-            f"Expected a function of a batch, got {name}{signature}. Add other values to the batch, as tensors; "
-            "capture the method of an object, as capture(self.step), not that of its class."
+            f"Expected a function of a batch, got {name}{inspect.signature(step)}. Add other values to the batch, as "
+            "tensors; capture the method of an object, as capture(self.step), not that of its class."
         ) from None
 
 
