@@ -165,7 +165,7 @@ def test_cores_that_are_not_there():
             loader(num_workers=1).enable_cpu_affinity(**{name: cores}).__enter__()
     core = min(os.sched_getaffinity(0))
     cores = loader(num_workers=1).enable_cpu_affinity([core, core])
-    with pytest.raises(InputError, match="one of loader_cores for each"), cores:
+    with pytest.raises(InputError, match="loader_cores"), cores:
         pass
 
 

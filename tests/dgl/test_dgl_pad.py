@@ -194,9 +194,9 @@ def test_wrong_arguments():
 
     with pytest.raises(InputError, match="pad to be None or 'auto', got 3"):
         make(pad=3)
-    with pytest.raises(InputError, match="with its own methods, with pad='auto'"):
+    with pytest.raises(InputError, match="with its own methods, for pad='auto'"):
         make(dgl.dataloading.MultiLayerFullNeighborSampler(1))
-    with pytest.raises(InputError, match="output_device, with pad='auto'"):
+    with pytest.raises(InputError, match="output_device for pad='auto'"):
         make(manyhop_dgl.NeighborSampler([2], output_device="cpu"))
     with pytest.raises(InputError, match="that the loader cuts into batches with pad='auto', got a list of batches"):
         make(indices=[torch.arange(2), torch.arange(3)])

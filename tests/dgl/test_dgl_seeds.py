@@ -9,8 +9,7 @@ import torch
 from sampler_graphs import edges_of, graph
 
 import manyhop_dgl
-from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler
-from manyhop_dgl.compat import finder
+from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler, compat
 from manyhop_dgl.samplers import keys
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
@@ -87,8 +86,8 @@ def test_dgl_that_was_imported_before(monkeypatch):
     module = SimpleNamespace(_CAPI_SetSeed=calls.append)
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.setitem(sys.modules, "dgl.random", module)
-    monkeypatch.setattr(finder.multiprocessing.spawn, "get_preparation_data", None)
-    finder.activate()
+    monkeypatch.setattr(compat.multiprocessing.spawn, "get_preparation_data", None)
+    compat.activate()
     module._CAPI_SetSeed(3)
     first = keys.draw()
     torch.manual_seed(3)

@@ -30,7 +30,7 @@ ALIASES = {
 STAND_ON_DGL = {"manyhop_graphbolt", "manyhop_dgl_cuda"}
 SEAMS = {
     "manyhop_dgl.graphbolt": {"manyhop_graphbolt"},  # another name of it
-    "manyhop_dgl.compat.finder": {"manyhop_dgl_cuda"},  # what is done to modules of DGL once they are imported
+    "manyhop_dgl.compat": {"manyhop_dgl_cuda"},  # what is done to modules of DGL once they are imported
     "manyhop_dgl.samplers.blocks": {"manyhop_dgl_cuda"},  # blocks whose edges are torch tensors
 }
 

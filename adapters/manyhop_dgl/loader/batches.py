@@ -14,7 +14,7 @@ from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import current_batch, current_exchange
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats
-from manyhop_dgl.loader.source import LoaderView, Source, contents_of, on_cpu_only
+from manyhop_dgl.loader.source import LoaderView, Source, on_cpu_only
 from manyhop_dgl.loader.storages import Prefetcher, moved
 from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, rows_of
 from manyhop_dgl.samplers.edges import sampler_of_nodes
@@ -176,9 +176,9 @@ class Batches:
         self._prefetcher.complete(filled)
         return nbytes
 
-    def contents(self, sample: object) -> dict[str, int]:
+    def contents(self, sample: BlockTensors | EdgeTensors) -> dict[str, int]:
         """Return how many seeds, nodes and edges are in a sample."""
-        return contents_of(sample)
+        return sample.contents()
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""

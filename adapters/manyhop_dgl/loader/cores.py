@@ -26,17 +26,6 @@ class WorkerInit:
             self.func(worker_id)
 
 
-class _BoundInit:
-    """Called in each thread: binds it to a core, then calls the function that is called in threads."""
-
-    def __init__(self, func: Callable[[int], object], cores: list[int]) -> None:
-        self.func, self.cores = func, cores
-
-    def __call__(self, worker_id: int) -> None:
-        os.sched_setaffinity(0, {self.cores[worker_id]})
-        self.func(worker_id)
-
-
 def _choose_cores(
     num_workers: int, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
 ) -> tuple[list[int], list[int]]:
@@ -50,18 +39,15 @@ def _choose_cores(
     available = sorted(os.sched_getaffinity(0))
     chosen = []
     for name, given in (("loader_cores", loader_cores), ("compute_cores", compute_cores)):
-        cores = cpu_cores(name, () if given is None else given)
+        chosen.append(cores := cpu_cores(name, () if given is None else given))
         if not set(cores) <= set(available):
             raise InputError(f"Expected {name} out of the cores of this process, {available}, got {cores}.")
-        chosen.append(cores)
     threads, compute = chosen
-    if threads and len(threads) != num_workers:
-        raise InputError(f"Expected one of loader_cores for each of {num_workers} workers, got {threads}.")
     threads = threads or [core for core in available if core not in compute][:num_workers]
-    if len(threads) < num_workers:
+    if len(threads) != num_workers:
         raise InputError(
-            f"Expected as many cores as workers, got {len(threads)} for num_workers={num_workers}. Use fewer workers, "
-            "or name loader_cores."
+            f"Expected one core for each of {num_workers} workers, got {threads}. Use fewer workers, or name "
+            "loader_cores."
         )
     return threads, compute or [core for core in available if core not in threads] or available
 
@@ -98,8 +84,13 @@ class CoreControl:
         before, init, threads = os.sched_getaffinity(0), self.worker_init_fn, torch.get_num_threads()
         if verbose:
             print(f"{self.num_workers} threads of the loader on cores {own}, others on {compute}")
+
+        def bind(worker_id: int) -> None:
+            os.sched_setaffinity(0, {own[worker_id]})
+            init(worker_id)
+
         try:
-            self.worker_init_fn, self.cpu_affinity_enabled = _BoundInit(init, own), True
+            self.worker_init_fn, self.cpu_affinity_enabled = WorkerInit(bind), True
             os.sched_setaffinity(0, compute)
             torch.set_num_threads(len(compute))
             yield

@@ -37,8 +37,7 @@ from manyhop_dgl.loader.options import (
 )
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
-from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
-from manyhop_dgl.loader.source import Source, nodes_of_seeds
+from manyhop_dgl.loader.source import GivenBatches, Seeds, Source, as_seeds, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher
 from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
@@ -173,7 +172,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         seeds = as_seeds(indices)
         check_batches(seeds, batch_size, shuffle=shuffle, drop_last=drop_last, use_ddp=use_ddp)
         if output == "tensors":
-            check_tensors(graph_sampler)
+            check_tensors(graph_sampler, "output", output)
         check_pad(pad, graph_sampler, seeds)
         check_graph(graph, graph_sampler, seeds, output=output)
         check_sharded(graph, use_ddp=use_ddp)

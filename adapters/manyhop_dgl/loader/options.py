@@ -16,7 +16,7 @@ from manyhop.loading import check_placement
 from manyhop.memory.places import Place
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import edges_of
-from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
+from manyhop_dgl.loader.source import GivenBatches, Indices, Seeds
 from manyhop_dgl.samplers.arguments import fanouts_by_type, type_of
 from manyhop_dgl.samplers.edges import EdgePredictionSampler, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler

@@ -21,8 +21,8 @@ from manyhop.loading.padding import (
     mask_of,
 )
 from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
-from manyhop_dgl.loader.seeds import GivenBatches, Seeds
-from manyhop_dgl.loader.tensors import samples_tensors
+from manyhop_dgl.loader.source import GivenBatches, Seeds
+from manyhop_dgl.loader.tensors import check_tensors
 from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.features import names_of
 from manyhop_dgl.samplers.plan import Pad as PadSamples
@@ -37,13 +37,7 @@ def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatche
     check_pad_option(pad)
     if pad is None:
         return
-    if not samples_tensors(sampler):
-        raise InputError(
-            "Expected one of manyhop_dgl's samplers, with its own methods, with pad='auto', also beneath "
-            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave pad out."
-        )
-    if sampler.output_device is not None:
-        raise InputError("Got a sampler with output_device, with pad='auto'. Pass device to the loader instead.")
+    check_tensors(sampler, "pad", pad)
     if isinstance(seeds, GivenBatches):
         raise InputError(
             f"Expected indices that the loader cuts into batches with pad='auto', got a {type(seeds.dataset).__name__} "

@@ -1,29 +1,33 @@
-"""The seeds of a loader of DGL's kind: seeds of batches by position, and samples around them."""
+"""The seeds of a loader: its ``indices``, by position, and samples around them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import dgl
+import numpy as np
 import torch
 from dgl.dataloading import BlockSampler
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
+from manyhop.arguments import as_ids
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import Graph
+from manyhop.graph import Graph, NodeType
 from manyhop.loading import current_batch, next_key
-from manyhop.loading.pipeline import Padded, Stats
+from manyhop.loading.pipeline import BatchPlan, Stats
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest
 from manyhop.sampling.contract import Engine
+from manyhop.system.arrays import from_array, is_map_style, version_of
 from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.cores import WorkerInit
-from manyhop_dgl.loader.seeds import MOST, GivenBatches, GPUSeeds, Indices, Seeds, SeedsOfBatches
-from manyhop_dgl.nested import all_in_nested
+from manyhop_dgl.loader.storages import contents_of
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
 from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
@@ -35,55 +39,154 @@ if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_dgl.loader.padding import Padding
 
-
-def contents_of(batch: object, indices: object = None) -> dict[str, int]:
-    """Return seeds, nodes and edges of a batch, without padding, for ``Stats.count``.
-
-    Args:
-        batch: a sample, or the result of a sampler.
-        indices: seeds of the latter.
-    """
-    if isinstance(batch, EdgeTensors):
-        if batch.sample.padding is not None:
-            return _without_padding(batch, batch.sample.padding)
-        return contents_of(batch.sample) | {"seeds": _total(batch.ids)}
-    if isinstance(batch, BlockTensors):
-        if batch.padding is not None:
-            return _without_padding(batch, batch.padding)
-        hops = batch.hops
-        return {
-            "seeds": sum(hops.num_nodes[0].values()),
-            "nodes": sum(hops.num_nodes[-1].values()),
-            "edges": sum([sum(of_hops) for of_hops in hops.num_edges.values()]),
-        }
-    blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
-    graphs = all_in_nested(dgl.DGLGraph, blocks)
-    given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
-    return {
-        "seeds": _total(indices),
-        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
-        "edges": sum(g.num_edges() for g in graphs),
-    }
-
-
-def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[str, int]:
-    seeds = sum(hops[0] for hops in padded.counts.nodes.values())
-    if isinstance(batch, EdgeTensors):
-        seeds = sum((batch.num_edges or {}).values())
-    nodes, edges = (sum(map(sum, by_type.values())) for by_type in (padded.counts.nodes, padded.counts.edges))
-    return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
-
-
-def _total(values: object) -> int:
-    """Return entries of a tensor, or of all tensors in a dictionary; 0 for other objects."""
-    if isinstance(values, Mapping):
-        return sum(map(_total, values.values()))
-    return values.shape[0] if isinstance(values, Tensor) else 0
-
-
+Indices: TypeAlias = Tensor | dict[Any, Tensor]
 Sample: TypeAlias = BlockTensors | EdgeTensors
 Finish: TypeAlias = Callable[[], list[Sample]]
 """Returns the samples of the begun batches; waits for their sizes."""
+
+
+class Seeds(IterableDataset[Indices]):
+    """Indices that a loader cuts into batches: a tensor, or one tensor for each type.
+
+    Args:
+        indices: ``[num_seeds, ...]``, or type -> the same.
+    """
+
+    def __init__(self, indices: Indices) -> None:
+        self.indices = indices
+        tensors = list(indices.values()) if isinstance(indices, dict) else [indices]
+        self.types = [None] if isinstance(indices, Tensor) else list(indices)
+        """The types of seeds; ``None`` if they have none."""
+        self._ends = torch.tensor([tensor.shape[0] for tensor in tensors], dtype=torch.int64).cumsum(0)
+        self.num_seeds = int(self._ends[-1]) if tensors else 0
+
+    def __iter__(self) -> Iterator[Indices]:
+        """The seeds one by one, in their own order."""
+        return (self.at(torch.tensor([i])) for i in range(self.num_seeds))
+
+    def on_host(self) -> Seeds:
+        """Return the seeds in host memory."""
+        if isinstance(self.indices, Tensor):
+            return Seeds(self.indices.cpu()) if self.indices.is_cuda else self
+        there = any(tensor.is_cuda for tensor in self.indices.values())
+        return Seeds({kind: tensor.cpu() for kind, tensor in self.indices.items()}) if there else self
+
+    def at(self, positions: Tensor) -> Indices:
+        """Return the indices at positions ``[count] int64``; with multiple types, by type, if any occur."""
+        if isinstance(self.indices, Tensor):
+            return self.indices[positions]
+        if len(self.indices) == 1:
+            return {kind: tensor[positions] for kind, tensor in self.indices.items()}
+        place = torch.searchsorted(self._ends, positions, right=True)
+        found = {}
+        for i, (kind, tensor) in enumerate(self.indices.items()):
+            mine = positions[place == i]
+            if mine.numel():
+                found[kind] = tensor[mine - (self._ends[i] - tensor.shape[0])]
+        return found
+
+
+class GivenBatches(IterableDataset[Any]):
+    """Indices by batch.
+
+    Args:
+        dataset: an iterable of the indices of batches, or something with ``__len__`` and ``__getitem__``.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        """The indices of one batch after the other."""
+        dataset = self.dataset
+        if isinstance(dataset, Iterable):
+            return iter(dataset)
+        return (dataset[i] for i in range(len(dataset)))
+
+    def number(self) -> int | None:
+        """Return how many batches there are; ``None``: not known."""
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError):
+            return None
+
+
+def as_seeds(indices: object) -> Seeds | GivenBatches:
+    """Convert the argument ``indices``.
+
+    Raises:
+        InputError: an object without indices.
+    """
+    if isinstance(indices, Mapping):
+        return Seeds({kind: as_ids(f"indices[{kind!r}]", value) for kind, value in indices.items()})
+    if isinstance(indices, Tensor | np.ndarray):
+        return Seeds(as_ids("indices", indices))
+    if is_map_style(indices) and not _has_ids(indices):
+        return GivenBatches(indices)
+    try:
+        tensor = from_array(indices)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = None
+    if tensor is not None:
+        return Seeds(as_ids("indices", tensor))
+    if isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
+        return GivenBatches(indices)
+    raise InputError(
+        "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "
+        f"a {type(indices).__name__}."
+    )
+
+
+def _has_ids(dataset: Any) -> bool:
+    """Return whether the items of a map-style dataset are single ids, by the first one."""
+    return len(dataset) > 0 and torch.as_tensor(dataset[0]).dim() == 0
+
+
+MOST = 8 << 20
+"""Maximum number of seeds on the GPU; more are looked up on the host."""
+
+
+class GPUSeeds:
+    """Seed nodes of one type.
+
+    Args:
+        node_type: their type.
+        ids: ``[num_seeds]`` integers in host memory. Changes in place are followed.
+        device: the GPU.
+    """
+
+    def __init__(self, node_type: NodeType, ids: Tensor, device: torch.device) -> None:
+        from manyhop.loading.pipeline.gpu import GPUPositions  # imports triton
+
+        self._node_type, self._ids, self._device = node_type, ids, device
+        self._positions = GPUPositions(device)
+        self._copy()
+
+    def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> SeedsOfBatches:
+        """Return the seeds of some batches of an epoch, enqueued on the current stream."""
+        if version_of(self._ids) != self._version:
+            self._copy()
+        (_, ids), sizes = self._positions(plan, epoch, batches, [self._there])
+        return SeedsOfBatches(self._node_type, ids, sizes)
+
+    def _copy(self) -> None:
+        self._version = version_of(self._ids)
+        self._there = self._ids.to(self._device, torch.int64, copy=True).contiguous()
+
+
+class SeedsOfBatches(Sequence["SeedsOfBatches"]):
+    """The seeds of some batches, one behind the other on the GPU."""
+
+    def __init__(self, node_type: NodeType, ids: Tensor, sizes: list[int]) -> None:
+        self.node_type, self.ids, self.sizes = node_type, ids, sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, i: int | slice) -> SeedsOfBatches:
+        first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
+        ends = list(accumulate(self.sizes, initial=0))
+        return SeedsOfBatches(self.node_type, self.ids[ends[first] : ends[max(first, end)]], self.sizes[first:end])
 
 
 class LoaderView(Protocol):
@@ -260,7 +363,7 @@ class Source:
             batch = sampler.sample(loader.graph, indices)
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
-            rank_batch.contents.update(contents_of(batch, indices))
+            rank_batch.contents.update(batch.contents() if self._as_tensors else contents_of(batch, indices))
         return batch
 
     @property

@@ -1,9 +1,9 @@
-"""The data that samplers request by name (DGL's ``LazyFeature``), gathered for a whole batch at once."""
+"""Batches of DGL's objects: the data that samplers request by name (DGL's ``LazyFeature``), and their contents."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,6 +44,25 @@ def moved(batch: object, device: torch.device) -> object:
         return part.to(device, non_blocking=True) if isinstance(part, dgl.DGLGraph | Tensor) else part
 
     return apply_nested(batch, move)
+
+
+def contents_of(batch: object, indices: object) -> dict[str, int]:
+    """Return seeds, nodes and edges of the result of a sampler for some indices."""
+    blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
+    graphs = all_in_nested(dgl.DGLGraph, blocks)
+    given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
+    return {
+        "seeds": _total(indices),
+        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
+        "edges": sum(g.num_edges() for g in graphs),
+    }
+
+
+def _total(values: object) -> int:
+    """Return entries of a tensor, or of all tensors in a dictionary; 0 for other objects."""
+    if isinstance(values, Mapping):
+        return sum(map(_total, values.values()))
+    return values.shape[0] if isinstance(values, Tensor) else 0
 
 
 class Prefetcher:

@@ -251,15 +251,15 @@ def _is_as_it_was(sampler: object, own: type, methods: tuple[str, ...]) -> bool:
     return all(getattr(type(sampler), name) is getattr(own, name) and name not in vars(sampler) for name in methods)
 
 
-def check_tensors(sampler: BlockSampler) -> None:
-    """Raise InputError unless a sampler can sample without DGL's objects."""
+def check_tensors(sampler: BlockSampler, name: str, value: str) -> None:
+    """Raise InputError unless a sampler can sample without DGL's objects, which an argument of the loader needs."""
     if not samples_tensors(sampler):
         raise InputError(
-            "Expected one of manyhop_dgl's samplers, with its own methods, for output='tensors', also beneath "
-            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave output out."
+            f"Expected one of manyhop_dgl's samplers, with its own methods, for {name}={value!r}, also beneath "
+            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave {name} out."
         )
     if sampler.output_device is not None:
-        raise InputError("Got a sampler with output_device for output='tensors'. Pass device to the loader instead.")
+        raise InputError(f"Got a sampler with output_device for {name}={value!r}. Pass device to the loader instead.")
 
 
 def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames | None) -> tuple[object, ...]:

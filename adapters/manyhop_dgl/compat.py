@@ -1,4 +1,9 @@
-"""Stand-ins for two modules of DGL that need a C++ library for each PyTorch version."""
+"""``import dgl`` on versions of torch without C++ libraries in DGL's wheel.
+
+DGL 2.1 is the newest wheel for Linux on the registry. Its core works with any torch; two of its parts call into torch's
+C++ and have builds for torch 2.0 to 2.2 only: ``dgl.graphbolt``, which DGL imports at once, and ``dgl.sparse``. This
+module replaces them if they cannot be loaded, and changes nothing otherwise.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from manyhop.hints import pip_install
+
+__all__ = ["activate", "unavailable"]
 
 _GRAPHBOLT = "dgl.graphbolt"
 _INSTEAD = "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb"
@@ -136,20 +144,57 @@ def _execute_followed(real: Loader, module: ModuleType) -> None:
 _EXECUTE = {_GRAPHBOLT: _execute_graphbolt, "dgl.sparse": _execute_sparse}
 
 
+class FusedCSCSamplingGraph:
+    """A class without instances, for ``isinstance(g, dgl.graphbolt.FusedCSCSamplingGraph)``."""
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "GraphBolt's graphs need its C++ library. Use manyhop_dgl.graphbolt.fused_csc_sampling_graph(...)."
+        )
+
+
+def expand_indptr(
+    indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
+) -> Tensor:
+    """Return the column of each entry of a CSC matrix.
+
+    Args:
+        indptr: ``[num_columns + 1]``, where each column's entries begin.
+        dtype: of the result; that of ``node_ids`` if left out.
+        node_ids: ``[num_columns]``: the name of each column; default: its position.
+        output_size: the number of entries, if it is known.
+
+    Returns:
+        ``[num_entries]``.
+    """
+    if node_ids is None:
+        if dtype is None:
+            raise ValueError("Expected dtype or node_ids: one of them says which dtype the result has.")
+        node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
+    columns = torch.repeat_interleave(node_ids, indptr.diff(), output_size=output_size)
+    return columns if dtype is None else columns.to(dtype)
+
+
+def etype_tuple_to_str(c_etype: tuple[str, str, str]) -> str:
+    """Join an edge type: ``("user", "likes", "item")`` -> ``"user:likes:item"``."""
+    if not isinstance(c_etype, tuple) or len(c_etype) != 3:
+        raise TypeError(f"Expected an edge type (source, relation, destination), got {c_etype!r}.")
+    return ":".join(c_etype)
+
+
 def _stand_in(module: ModuleType) -> None:
     """Fill ``dgl.graphbolt`` with the names that DGL uses, and an error for all others."""
-    from manyhop_dgl.compat import stand_ins as stand_in
-
     for attribute in [name for name in vars(module) if not name.startswith("__")]:
         delattr(module, attribute)
-    vars(module).update({name: getattr(stand_in, name) for name in stand_in.__all__})
+    for name in (FusedCSCSamplingGraph, etype_tuple_to_str, expand_indptr):
+        setattr(module, name.__name__, name)
 
     def missing(attribute: str) -> object:
         what = f"{module.__name__}.{attribute}"
         raise AttributeError(_message(what), name=attribute, obj=module)
 
-    module.__doc__ = stand_in.__doc__
-    module.__file__ = stand_in.__file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
+    module.__doc__ = __doc__
+    module.__file__ = __file__  # "cannot import name ... from 'dgl.graphbolt' (this file)"
     vars(module)["__getattr__"] = missing
 
 
@@ -250,3 +295,5 @@ class _ActivateWhenUnpickled:
 
 
 _ACTIVATE = _ActivateWhenUnpickled()
+
+activate()
