@@ -17,7 +17,7 @@ from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
 from manyhop_dgl.graph.frames import Frame, RankStores, TypedData
-from manyhop_dgl.graph.topology import Tables, known_types
+from manyhop_dgl.graph.topology import Tables, type_of
 from manyhop_embedding import Embedding
 
 
@@ -38,13 +38,7 @@ class Types:
         Raises:
             InputError: no such type; ``None`` if there are multiple.
         """
-        if name is None and len(self.ntypes) == 1:
-            return self.ntypes[0]
-        if name is None:
-            raise InputError(f"Expected a node type, as the graph has several: {self.ntypes}.")
-        if name not in self.ntypes:
-            raise InputError(f"Unknown node type {name!r}. {known_types(self.ntypes)}")
-        return str(name)
+        return str(self._one(name, "node", self.ntypes))
 
     def edge_type(self, name: object) -> EdgeType:
         """Return the canonical edge type of a triple or a relation; ``None``: the only one.
@@ -52,22 +46,15 @@ class Types:
         Raises:
             InputError: no such type; a name that multiple have; ``None`` if there are multiple.
         """
-        known = self.canonical_etypes
-        if name is None:
-            if len(known) == 1:
-                return known[0]
-            raise InputError(f"Expected an edge type, as the graph has several: {known}.")
-        if isinstance(name, str):
-            found = [t for t in known if t[1] == name]
-            if len(found) > 1:
-                raise InputError(
-                    f"Expected one edge type, but {name!r} is the name of several: {found}. Name all three."
-                )
-        else:
-            found = [t for t in known if t == name]
-        if not found:
-            raise InputError(f"Unknown edge type {name!r}. {known_types(known)}")
-        return found[0]
+        edge_type: EdgeType = self._one(name, "edge", self.canonical_etypes)
+        return edge_type
+
+    def _one(self, name: object, kind: str, known: list[Any]) -> Any:
+        if name is not None:
+            return type_of(name, known, kind, "the graph")
+        if len(known) != 1:
+            raise InputError(f"Expected the {kind} type, as the graph has several: {known}.")
+        return known[0]
 
     def title(self, kind: NodeType | EdgeType, ends: str) -> str:
         """Name the owner of data in errors."""

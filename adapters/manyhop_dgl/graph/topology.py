@@ -52,6 +52,34 @@ def known_types(types: Sequence[Any]) -> str:
     return f"The graph has: {list(types)}."
 
 
+def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
+    """Return the canonical edge type of a name, which may be a triple or its middle.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    fitting = [t for t in edge_types if name in (t, t[1])]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Pass the triple.")
+    raise InputError(f"Unknown edge type {name!r} in {what}. {known_types(list(edge_types))}")
+
+
+def type_of(name: object, types: Iterable[Any], kind: str, what: str) -> Any:
+    """Return the node type, or the canonical edge type, of a name.
+
+    Raises:
+        InputError: an unknown type, or an ambiguous one.
+    """
+    known = list(types)
+    if kind == "edge":
+        return canonical(name, known, what)
+    if name not in known:
+        raise InputError(f"Unknown node type {name!r} in {what}. {known_types(known)}")
+    return name
+
+
 class Tables:
     """The edges of a ``manyhop_dgl.Graph``."""
 

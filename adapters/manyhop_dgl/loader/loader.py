@@ -273,9 +273,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
 
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""
-        if isinstance(self.dataset, Seeds):
-            return len(self._schedule(0))
-        number: int | None = self.dataset.number()
+        number = self._length()
         if number is None:
             raise TypeError(f"the number of batches is not known: a {type(self.indices).__name__} has no length")
         return number

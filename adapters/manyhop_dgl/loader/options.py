@@ -16,8 +16,8 @@ from manyhop.loading import check_placement
 from manyhop.memory.places import Place
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import edges_of
-from manyhop_dgl.loader.source import GivenBatches, Indices, Seeds
-from manyhop_dgl.samplers.arguments import fanouts_by_type, type_of
+from manyhop_dgl.loader.source import GivenBatches, Seeds
+from manyhop_dgl.samplers.arguments import by_type, fanouts_by_type
 from manyhop_dgl.samplers.edges import EdgePredictionSampler, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
@@ -151,19 +151,8 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
     if output == "blocks":
         sampler.check_prefetching(graph.ntypes, graph.canonical_etypes)
     if isinstance(seeds, Seeds):
-        _check_seeds(graph, seeds.indices, of_edges=nodes is not sampler)
-
-
-def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
-    """Raise InputError for seeds of types that the graph does not have, or without a type."""
-    kind, known = ("edge", graph.canonical_etypes) if of_edges else ("node", graph.ntypes)
-    if isinstance(indices, dict):
-        for name in indices:
-            type_of(name, known, kind, "indices")
-    elif len(known) > 1:
-        raise InputError(
-            f"Expected indices as a dict, {kind} type -> ids, since the graph has several {kind} types: {list(known)}."
-        )
+        kind, known = ("node", graph.ntypes) if nodes is sampler else ("edge", graph.canonical_etypes)
+        by_type(seeds.indices, known, kind, "indices")
 
 
 def check_torch_arguments(kwargs: dict[str, object], own: type) -> None:

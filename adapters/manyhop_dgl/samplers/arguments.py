@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch import Tensor
 from manyhop import arguments
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl.graph.topology import Topology, known_types
+from manyhop_dgl.graph.topology import Topology, of_type, type_of
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
-
-_T = TypeVar("_T")
 
 
 def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
@@ -50,7 +48,7 @@ def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict
     """
     if isinstance(layer, int):
         return dict.fromkeys(edge_types, layer)
-    given: dict[EdgeType, int] = by_edge_type(dict(layer), edge_types, "fanouts")
+    given: dict[EdgeType, int] = by_type(dict(layer), edge_types, "edge", "fanouts")
     if missing := [t for t in edge_types if t not in given]:
         raise InputError(f"Expected a fanout for every edge type, got none for {missing[0]}. Pass 0 to sample none.")
     return given
@@ -62,22 +60,12 @@ def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType,
     Raises:
         InputError: an unknown node type, a tensor for a graph of multiple node types, no integers, another device.
     """
-    node_types = topology.graph.node_types
-    if isinstance(seeds, Mapping):
-        if not seeds:
-            raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
-        if unknown := [t for t in seeds if t not in node_types]:
-            raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. {known_types(node_types)}")
-        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'") for t, ids in seeds.items()}
-        output: Nodes = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
-    else:
-        if len(node_types) != 1:
-            raise InputError(
-                f"Expected seed nodes as a dict, node type -> ids, since the graph has several: {list(node_types)}."
-            )
-        by_type = {node_types[0]: as_ids(seeds, "seed nodes")}
-        output = _as_given(seeds, by_type[node_types[0]], topology.index_dtype)
-    return output, by_type
+    given = by_type(seeds, topology.graph.node_types, "node", "seed nodes")
+    if not given:
+        raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
+    ids = {t: as_ids(some, f"seed nodes{of_type(t)}") for t, some in given.items()}
+    output = {t: _as_given(some, ids[t], topology.index_dtype) for t, some in given.items()}
+    return output if isinstance(seeds, Mapping) else next(iter(output.values())), ids
 
 
 def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | None:
@@ -88,58 +76,30 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
     """
     if edges is None:
         return None
-    if not isinstance(edges, Mapping):
-        if len(topology.edge_types) != 1:
-            raise InputError(
-                "Expected edges to exclude as a dict, edge type -> edge ids, since the graph has multiple edge types: "
-                f"{list(topology.edge_types)}."
-            )
-        edges = {next(iter(topology.edge_types)): edges}
-    given = by_edge_type(edges, topology.edge_types, "the edges to exclude")
-    return {topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude") for t, ids in given.items()}
+    given = by_type(edges, topology.edge_types, "edge", "edges to exclude")
+    return {topology.edge_types[t]: as_ids(ids, f"edges{of_type(t)} to exclude") for t, ids in given.items()}
 
 
-def by_edge_type(given: Mapping[EdgeName, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
-    """Return keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
+def by_type(given: object, types: Iterable[Any], kind: str, what: str, values: str = "ids") -> dict[Any, Any]:
+    """Return node type, or canonical edge type -> values, which are those of the only type unless they are a dict.
 
     Raises:
-        InputError: an unknown or ambiguous edge type, or one that is given twice.
-    """
-    found: dict[EdgeType, _T] = {}
-    for name, value in given.items():
-        edge_type = canonical(name, edge_types, what)
-        if edge_type in found:
-            raise InputError(f"Expected each edge type once in {what}, got {edge_type} twice.")
-        found[edge_type] = value
-    return found
-
-
-def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
-    """Return the canonical edge type of a name, which may be a triple or its middle.
-
-    Raises:
-        InputError: there is none, or more than one.
-    """
-    fitting = [t for t in edge_types if name in (t, t[1])]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Pass the triple.")
-    raise InputError(f"Unknown edge type {name!r} in {what}. {known_types(list(edge_types))}")
-
-
-def type_of(name: object, types: Iterable[Any], kind: str, what: str) -> Any:
-    """Return the node type, or the canonical edge type, of a name.
-
-    Raises:
-        InputError: an unknown type, or an ambiguous one.
+        InputError: no dict for a graph with multiple types; an unknown or ambiguous type, or one that is given twice.
     """
     known = list(types)
-    if kind == "edge":
-        return canonical(name, known, what)
-    if name not in known:
-        raise InputError(f"Unknown node type {name!r} in {what}. {known_types(known)}")
-    return name
+    if not isinstance(given, Mapping):
+        if len(known) == 1:
+            return {known[0]: given}
+        raise InputError(
+            f"Expected {what} as a dict, {kind} type -> {values}, since the graph has several {kind} types: {known}."
+        )
+    found: dict[Any, Any] = {}
+    for name, value in given.items():
+        own = type_of(name, known, kind, what)
+        if own in found:
+            raise InputError(f"Expected each {kind} type once in {what}, got {own} twice.")
+        found[own] = value
+    return found
 
 
 def as_ids(ids: object, what: str) -> Tensor:

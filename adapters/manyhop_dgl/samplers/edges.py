@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
-from manyhop_dgl.samplers.arguments import canonical, check_names, check_sampler, check_types
+from manyhop_dgl.samplers.arguments import by_type, check_names, check_sampler, check_types
 from manyhop_dgl.samplers.blocks import TypeFrames, frames_of_ids, lazy_frames, make_column, make_frame, move
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.negatives import (
@@ -277,15 +277,8 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         if draws_by_key(self.negative_sampler):
             return self.negative_sampler.draw(g, ends, key)
         drawn = self.negative_sampler(g, edges)
-        edge_types = list(g.canonical_etypes)
-        if not isinstance(drawn, Mapping):
-            if len(edge_types) != 1:
-                raise InputError(
-                    "Expected the negative sampler to return a dict, edge type -> (sources, destinations), since the "
-                    f"graph has multiple edge types: {edge_types}."
-                )
-            drawn = {edge_types[0]: drawn}
-        return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}
+        pairs = by_type(drawn, g.canonical_etypes, "edge", "negatives", "(sources, destinations)")
+        return {t: pairs_of(g, t, pair) for t, pair in pairs.items()}
 
 
 def sampler_of_nodes(sampler: BlockSampler) -> BlockSampler:

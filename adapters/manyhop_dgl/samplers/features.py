@@ -18,8 +18,8 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.topology import EdgeDir
-from manyhop_dgl.samplers.arguments import check_name, check_names, freeze_fanouts, type_of
+from manyhop_dgl.graph.topology import EdgeDir, type_of
+from manyhop_dgl.samplers.arguments import check_name, check_names, freeze_fanouts
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import Arguments, as_device
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors

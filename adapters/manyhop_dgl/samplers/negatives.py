@@ -19,8 +19,8 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl.graph.topology import of_type
-from manyhop_dgl.samplers.arguments import as_ids, by_edge_type, canonical, same_device
+from manyhop_dgl.graph.topology import canonical, of_type
+from manyhop_dgl.samplers.arguments import as_ids, by_type, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs
 
@@ -74,13 +74,8 @@ def edges_to_exclude(
     edge_types = list(g.canonical_etypes)
     found = dict(edges)
     if exclude == "reverse_id":
-        reverse = reverse_eids if isinstance(reverse_eids, Mapping) else {edge_types[0]: reverse_eids}
-        if not isinstance(reverse_eids, Mapping) and len(edge_types) != 1:
-            raise InputError(
-                f"Expected reverse_eids as a dict, edge type -> ids, since the graph has several: {edge_types}."
-            )
-        by_type = {canonical(t, edge_types, "reverse_eids"): ids for t, ids in reverse.items()}
-        found = {t: torch.cat([ids, _reverses(t, ids, by_type, g)]) for t, ids in edges.items()}
+        reverse = by_type(reverse_eids, edge_types, "edge", "reverse_eids")
+        found = {t: torch.cat([ids, _reverses(t, ids, reverse, g)]) for t, ids in edges.items()}
     elif exclude == "reverse_types":
         assert reverse_etypes is not None
         for name, other in reverse_etypes.items():
@@ -102,7 +97,7 @@ def on_host(reverse_eids: object) -> object:
 def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, object], g: GraphLike) -> Tensor:
     if edge_type not in reverse:
         raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got them for {list(reverse)}.")
-    table = arguments.as_ids(f"reverse_eids of {edge_type}", reverse[edge_type])
+    table = arguments.as_ids(f"reverse_eids{of_type(edge_type)}", reverse[edge_type])
     if table.shape != (g.num_edges(edge_type),):
         raise InputError(
             f"Expected reverse_eids of shape [{g.num_edges(edge_type)}], one per edge of {edge_type}, got "
@@ -110,7 +105,7 @@ def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, objec
         )
     found = table[ids.long()]
     advice = "An edge without a reverse has its own id."
-    check_range(f"reverse_eids of {edge_type}", found, g.num_edges(edge_type), advice=advice)
+    check_range(f"reverse_eids{of_type(edge_type)}", found, g.num_edges(edge_type), advice=advice)
     return found.to(ids.dtype)
 
 
@@ -296,21 +291,15 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
     Raises:
         InputError: unknown edge types, ids that are no integers or out of range, a tensor for multiple edge types.
     """
-    edge_types = list(g.canonical_etypes)
-    if not isinstance(eids, Mapping):
-        if len(edge_types) != 1:
-            raise InputError(
-                f"Expected seed edges as a dict, edge type -> edge ids, since the graph has several: {edge_types}."
-            )
-        eids = {edge_types[0]: eids}
-    given: Mapping[Any, object] = eids
+    given = by_type(eids, g.canonical_etypes, "edge", "seed edges")
     if not given:
         raise InputError("Expected seed edges of at least one edge type, got an empty dict.")
     found: dict[EdgeType, Tensor] = {}
-    for edge_type, ids in by_edge_type(given, edge_types, "the seed edges").items():
-        wide = as_ids(ids, f"seed edges of type {edge_type}")
-        same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
-        check_range(f"seed edges of type {edge_type}", wide, g.num_edges(edge_type))
+    for edge_type, ids in given.items():
+        what = f"seed edges{of_type(edge_type)}"
+        wide = as_ids(ids, what)
+        same_device((wide,), torch.device("cpu"), what)
+        check_range(what, wide, g.num_edges(edge_type))
         found[edge_type] = wide.to(g.idtype)
     return found
 
