@@ -30,12 +30,13 @@ from manyhop_dgl.loader.options import (
     check_device,
     check_graph,
     check_options,
+    check_pad,
     check_places,
     check_torch_arguments,
     find_device,
     with_graph,
 )
-from manyhop_dgl.loader.padding import Padding, check_pad
+from manyhop_dgl.loader.padding import Padding
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.source import GivenBatches, Seeds, Source, as_seeds, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher
@@ -254,7 +255,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         assert isinstance(self.dataset, Seeds)
         assert self.batch_size is not None
         graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
-        return Padding(graph, samples, self.dataset, self.batch_size, device)
+        return Padding(graph, samples, len(self.dataset.types) == 1, self.batch_size, device)
 
     def _can_distribute(self) -> bool:
         sampler = self.graph_sampler

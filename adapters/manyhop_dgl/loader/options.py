@@ -13,12 +13,15 @@ from dgl.distributed import DistGraph
 from manyhop.arguments import flag, integer, torch_options
 from manyhop.errors import InputError
 from manyhop.loading import check_placement
+from manyhop.loading.padding import Pad, check_names_of_masks, check_pad_option
 from manyhop.memory.places import Place
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import edges_of
 from manyhop_dgl.loader.source import GivenBatches, Seeds
+from manyhop_dgl.loader.tensors import check_tensors
 from manyhop_dgl.samplers.arguments import by_type, fanouts_by_type
 from manyhop_dgl.samplers.edges import EdgePredictionSampler, sampler_of_nodes
+from manyhop_dgl.samplers.features import names_of
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.typing import GraphLike
@@ -153,6 +156,23 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
     if isinstance(seeds, Seeds):
         kind, known = ("node", graph.ntypes) if nodes is sampler else ("edge", graph.canonical_etypes)
         by_type(seeds.indices, known, kind, "indices")
+
+
+def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatches) -> None:
+    """Raise InputError if batches cannot be padded, FeatureError if they have data with the masks' names."""
+    check_pad_option(pad)
+    if pad is None:
+        return
+    check_tensors(sampler, "pad", pad)
+    if isinstance(seeds, GivenBatches):
+        raise InputError(
+            f"Expected indices that the loader cuts into batches with pad='auto', got a {type(seeds.dataset).__name__} "
+            "of batches. Pass a tensor of indices and batch_size."
+        )
+    nodes = sampler_of_nodes(sampler)
+    check_names_of_masks(("node_mask",), {*names_of(nodes.prefetch_node_feats), *names_of(nodes.prefetch_labels)})
+    labels = () if nodes is sampler else names_of(sampler.prefetch_labels)
+    check_names_of_masks(("edge_mask",), {*names_of(nodes.prefetch_edge_feats), *labels})
 
 
 def check_torch_arguments(kwargs: dict[str, object], own: type) -> None:

@@ -7,46 +7,20 @@ from dataclasses import replace
 from typing import Final
 
 import torch
-from dgl.dataloading import BlockSampler
 from torch import Tensor
 
-from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.padding import (
-    Pad,
-    check_names_of_masks,
-    check_pad_option,
     empty_types,
     lengthened,
     mask_of,
 )
 from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
-from manyhop_dgl.loader.source import GivenBatches, Seeds
-from manyhop_dgl.loader.tensors import check_tensors
-from manyhop_dgl.samplers.edges import sampler_of_nodes
-from manyhop_dgl.samplers.features import names_of
 from manyhop_dgl.samplers.plan import Pad as PadSamples
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import Pairs
 
 _MARGIN: Final = 0.1
-
-
-def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatches) -> None:
-    """Raise InputError if batches cannot be padded, FeatureError if they have data with the masks' names."""
-    check_pad_option(pad)
-    if pad is None:
-        return
-    check_tensors(sampler, "pad", pad)
-    if isinstance(seeds, GivenBatches):
-        raise InputError(
-            f"Expected indices that the loader cuts into batches with pad='auto', got a {type(seeds.dataset).__name__} "
-            "of batches. Pass a tensor of indices and batch_size."
-        )
-    nodes = sampler_of_nodes(sampler)
-    check_names_of_masks(("node_mask",), {*names_of(nodes.prefetch_node_feats), *names_of(nodes.prefetch_labels)})
-    labels = () if nodes is sampler else names_of(sampler.prefetch_labels)
-    check_names_of_masks(("edge_mask",), {*names_of(nodes.prefetch_edge_feats), *labels})
 
 
 class Padding:
@@ -55,7 +29,7 @@ class Padding:
     Args:
         graph: the sampled graph.
         samples: some batches of the loader.
-        seeds: of the loader.
+        of_one_type: whether all seeds have one type.
         batch_size: of the loader.
         device: the GPU of the batches; ``None``: the CPU.
     """
@@ -64,11 +38,11 @@ class Padding:
         self,
         graph: Graph,
         samples: Sequence[BlockTensors | EdgeTensors],
-        seeds: Seeds,
+        of_one_type: bool,
         batch_size: int,
         device: torch.device | None,
     ) -> None:
-        of_nodes, of_one_type = isinstance(samples[0], BlockTensors), len(seeds.types) == 1
+        of_nodes = isinstance(samples[0], BlockTensors)
         tensors = [one.sample if isinstance(one, EdgeTensors) else one for one in samples]
         num_seeds: dict[NodeType, int] | None = None
         if of_nodes and of_one_type:
