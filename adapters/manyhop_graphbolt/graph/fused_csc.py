@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -21,29 +22,24 @@ TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
 ATTRIBUTES = ("node_attributes", "edge_attributes")
 
 
+@dataclass(eq=False, repr=False)
 class FusedCSC:
     """Edges grouped by destination, with the types and attributes of nodes and edges; see ``FusedCSCSamplingGraph``."""
 
-    def __init__(
-        self,
-        csc_indptr: Tensor,
-        indices: Tensor,
-        node_type_offset: Tensor | None = None,
-        type_per_edge: Tensor | None = None,
-        node_type_to_id: Mapping[str, int] | None = None,
-        edge_type_to_id: Mapping[str, int] | None = None,
-        node_attributes: Mapping[str, Tensor] | None = None,
-        edge_attributes: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.csc_indptr = csc_indptr
-        self.indices = indices
-        self.node_type_offset = node_type_offset
-        self.type_per_edge = type_per_edge
-        self.node_type_to_id = None if node_type_to_id is None else dict(node_type_to_id)
-        self.edge_type_to_id = None if edge_type_to_id is None else dict(edge_type_to_id)
-        self.node_attributes = None if node_attributes is None else dict(node_attributes)
-        self.edge_attributes = None if edge_attributes is None else dict(edge_attributes)
-        self.topology_place: TopologyPlace | None = None
+    csc_indptr: Tensor
+    indices: Tensor
+    node_type_offset: Tensor | None = None
+    type_per_edge: Tensor | None = None
+    node_type_to_id: Mapping[str, int] | None = None
+    edge_type_to_id: Mapping[str, int] | None = None
+    node_attributes: Mapping[str, Tensor] | None = None
+    edge_attributes: Mapping[str, Tensor] | None = None
+    topology_place: TopologyPlace | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("node_type_to_id", "edge_type_to_id", *ATTRIBUTES):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else dict(value))
         self._cache = _Cache()
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.arguments import as_tensor
+from manyhop.arguments import as_tensor, integer
 from manyhop.errors import InputError
 from manyhop.features import is_pinned
 from manyhop.graph import time_key
@@ -24,7 +24,7 @@ from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS, FusedCSC
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
-from manyhop_graphbolt.graph.topology import Tables, Topology, fanout_list
+from manyhop_graphbolt.graph.topology import Topology, fanout_list, tables_of
 from manyhop_graphbolt.types import (
     ORIGINAL_EDGE_ID,
     Fanout,
@@ -79,7 +79,7 @@ class FusedCSCSamplingGraph(FusedCSC):
         parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
         names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
         key = (fused, node_time, edge_time, names)
-        tables = self._cache.get(("tables", key), parts, lambda: Tables.of(self, fused, node_time, edge_time))
+        tables = self._cache.get(("tables", key), parts, lambda: tables_of(self, fused, node_time, edge_time))
         more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
         make = partial(Topology, self, tables, fused=fused, probs_name=probs_name)
         topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
@@ -169,8 +169,7 @@ class FusedCSCSamplingGraph(FusedCSC):
         Raises:
             InputError: arguments that do not fit the graph.
         """
-        if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int) or negative_ratio < 1:
-            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}.")
+        integer("negative_ratio", negative_ratio, 1)
         total = self.total_num_nodes
         if edge_type is not None and self.is_heterogeneous:
             dst_type, counts = etype_str_to_tuple(edge_type)[2], self.num_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,49 +36,40 @@ from manyhop_graphbolt.graph.fused_csc import FusedCSC
 from manyhop_graphbolt.graph.split import Splitter
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, Nodes, etype_tuple_to_str
 
+Tables = tuple[Graph, dict[EdgeType, Tensor | None], bool | None]
+"""A graph whose edge ids are positions in the table of their type; by edge type, the position of each edge in the fused
+CSC (``None``: they agree); whether times are floating-point (``None`` without times)."""
 
-class Tables(NamedTuple):
-    """The tables shared by topologies of the same edges and times."""
 
-    graph: Graph
-    """Edge ids are positions in the table of their type."""
-
-    positions: Mapping[EdgeType, Tensor | None]
-    """Edge type -> position of each of its edges in the fused CSC; ``None``: they agree."""
-
-    floating_time: bool | None
-    """Whether times are floating-point; ``None`` without times."""
-
-    @classmethod
-    def of(cls, g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
-        """Build the tables of a sampling graph, without probabilities."""
-        times, floating = _times(g, node_time, edge_time)
-        indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
-        if fused or not g.is_heterogeneous:
-            edges = EdgeInput(row=indices, colptr=indptr, time=times)
-            graph = build_graph({HOMOGENEOUS_NODE: g.total_num_nodes}, {HOMOGENEOUS_EDGE: edges})
-            return cls(graph, {HOMOGENEOUS_EDGE: None}, floating)
-        assert g.type_per_edge is not None
-        offsets, edge_types, kinds = g.node_ranges(), g.edge_types_by_id(), g.type_per_edge.cpu()
-        if kinds.numel() and int(kinds.max()) >= len(edge_types):
+def tables_of(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
+    """Build the tables of a sampling graph, without probabilities, which topologies of these edges and times share."""
+    times, floating = _times(g, node_time, edge_time)
+    indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
+    if fused or not g.is_heterogeneous:
+        edges = EdgeInput(row=indices, colptr=indptr, time=times)
+        graph = build_graph({HOMOGENEOUS_NODE: g.total_num_nodes}, {HOMOGENEOUS_EDGE: edges})
+        return graph, {HOMOGENEOUS_EDGE: None}, floating
+    assert g.type_per_edge is not None
+    offsets, edge_types, kinds = g.node_ranges(), g.edge_types_by_id(), g.type_per_edge.cpu()
+    if kinds.numel() and int(kinds.max()) >= len(edge_types):
+        raise GraphError(
+            f"Expected type_per_edge below the number of edge types, {len(edge_types)}, got {int(kinds.max())}."
+        )
+    tables, positions = {}, {}
+    for k, edge_type in enumerate(edge_types):
+        at = positions[edge_type] = (kinds == k).nonzero().view(-1)
+        src, dst = offsets[edge_type[0]], offsets[edge_type[2]]
+        colptr = torch.searchsorted(at, indptr.long()[dst.start : dst.stop + 1])
+        outside = int(colptr[0]) + at.numel() - int(colptr[-1])
+        if outside:
             raise GraphError(
-                f"Expected type_per_edge below the number of edge types, {len(edge_types)}, got {int(kinds.max())}."
+                f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
+                f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
             )
-        tables, positions = {}, {}
-        for k, edge_type in enumerate(edge_types):
-            at = positions[edge_type] = (kinds == k).nonzero().view(-1)
-            src, dst = offsets[edge_type[0]], offsets[edge_type[2]]
-            colptr = torch.searchsorted(at, indptr.long()[dst.start : dst.stop + 1])
-            outside = int(colptr[0]) + at.numel() - int(colptr[-1])
-            if outside:
-                raise GraphError(
-                    f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
-                    f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
-                )
-            time = None if times is None else times[at]
-            tables[edge_type] = EdgeInput(row=indices[at] - src.start, colptr=colptr, time=time)
-        graph = build_graph({name: len(own) for name, own in offsets.items()}, tables)
-        return cls(graph, dict(positions), floating)
+        time = None if times is None else times[at]
+        tables[edge_type] = EdgeInput(row=indices[at] - src.start, colptr=colptr, time=time)
+    graph = build_graph({name: len(own) for name, own in offsets.items()}, tables)
+    return graph, dict(positions), floating
 
 
 class Topology:
@@ -96,10 +87,11 @@ class Topology:
     """
 
     def __init__(self, g: FusedCSC, tables: Tables, *, fused: bool, probs_name: str | None) -> None:
-        graph, self.fused, self.weighted, self.floating_time = tables.graph, fused, False, tables.floating_time
+        graph, positions, self.floating_time = tables
+        self.fused, self.weighted = fused, False
         if probs_name is not None:
             probs = edge_attribute(g, probs_name, "probabilities").cpu()
-            split = {t: probs if at is None else probs[at] for t, at in tables.positions.items()}
+            split = {t: probs if at is None else probs[at] for t, at in positions.items()}
             if probs.dtype == torch.bool:
                 graph = with_mask(graph, split)
             elif probs.dtype.is_floating_point:
@@ -120,7 +112,7 @@ class Topology:
             self.splitter = Splitter(self.offsets, self.edge_types, g.type_per_edge, original)
         elif original is not None:
             ids = original.cpu()
-            graph = with_edge_ids(graph, {t: ids if at is None else ids[at] for t, at in tables.positions.items()})
+            graph = with_edge_ids(graph, {t: ids if at is None else ids[at] for t, at in positions.items()})
         self.graph = graph
         self._placed: dict[torch.device, PlacedGraph] = {}
         self._engines: dict[tuple[torch.device | None, str], Engine] = {}

@@ -20,7 +20,7 @@ from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
-from manyhop_graphbolt.types import DataPipe, ends_of
+from manyhop_graphbolt.types import DataPipe, by_type, ends_of
 
 _NAMES: Final = ("seeds", "seed_nodes", "node_pairs")
 
@@ -28,10 +28,10 @@ _NAMES: Final = ("seeds", "seed_nodes", "node_pairs")
 def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int]) -> list[tuple[Tensor, int]]:
     """Return for each type of items the node of each item, of an edge its source, and the number of such nodes."""
     found = []
+    counts = by_type(num_nodes)
     for kind, one in ({None: items} if isinstance(items, ItemSet) else items.by_type).items():
         node_type = ends_of(kind)[0] if kind is not None and ":" in kind else kind
-        number = num_nodes.get(node_type) if node_type is not None and isinstance(num_nodes, Mapping) else num_nodes
-        if number is None or (node_type is not None and number is num_nodes):
+        if node_type not in counts:
             raise InputError(f"Expected num_nodes with a number for '{node_type}', got {num_nodes!r}.")
         place = next((i for i, name in enumerate(one.names or ()) if name in _NAMES), None)
         if place is None:
@@ -40,7 +40,7 @@ def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int])
         seeds: Tensor = whole[place] if isinstance(whole, tuple) else whole
         if seeds.dim() not in (1, 2) or seeds.is_floating_point():
             raise InputError(f"Expected integers of shape [n] or [n, 2] for seed_parts, got other items {one.names}.")
-        found.append((seeds if seeds.dim() == 1 else seeds[:, 0], integer("num_nodes", number, 0)))
+        found.append((seeds if seeds.dim() == 1 else seeds[:, 0], integer("num_nodes", counts[node_type], 0)))
     return found
 
 
