@@ -13,8 +13,7 @@ from manyhop_graphbolt.features.cached import (
     cpu_cached_feature,
     gpu_cached_feature,
 )
-from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore
-from manyhop_graphbolt.features.on_disk import OnDiskFeatureData
+from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, OnDiskFeatureData
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph
@@ -28,8 +27,7 @@ from manyhop_graphbolt.graph.subgraph import (
     unique_and_compact_csc_formats,
 )
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
-from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
-from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
+from manyhop_graphbolt.items.sampler import DistributedItemSampler, HeteroItemSet, ItemSampler, ItemSet, ItemSetDict
 from manyhop_graphbolt.loader.loader import DataLoader
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.sampling import (

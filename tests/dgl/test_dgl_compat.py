@@ -94,7 +94,7 @@ def test_a_name_that_is_missing_after_install_too():
             print(error)
     """)
     kind, message = out.splitlines()
-    assert kind == "<class 'manyhop_graphbolt.items.sets.ItemSet'>"
+    assert kind == "<class 'manyhop_graphbolt.items.sampler.ItemSet'>"
     assert "manyhop_graphbolt has no 'CooperativeConvFunction'" in message
     assert "import manyhop_dgl.graphbolt as gb" not in message
 

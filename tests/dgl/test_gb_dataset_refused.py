@@ -9,25 +9,25 @@ from gb_dataset_folders import write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
-from manyhop_graphbolt.features import on_disk
+from manyhop_graphbolt.features import feature
 
 yaml = pytest.importorskip("yaml")
 
 
 def test_files_of_edges(tmp_path):
     (tmp_path / "empty.csv").write_text("")
-    assert on_disk.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
+    assert feature.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
     (tmp_path / "blanks.csv").write_text("1, 2\n 3,4\n")
-    assert on_disk.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
+    assert feature.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
     for text in ("1\n2\n", "1,x\n", "1,2.5\n", "src,dst\n1,2\n"):
         (tmp_path / "bad.csv").write_text(text)
         with pytest.raises(InputError, match=r"bad\.csv: Expected two columns"):
-            on_disk.read_edges(tmp_path / "bad.csv", "csv")
+            feature.read_edges(tmp_path / "bad.csv", "csv")
     np.save(tmp_path / "flat.npy", np.arange(4))
     with pytest.raises(InputError, match=r"should be \(2, N\)"):
-        on_disk.read_edges(tmp_path / "flat.npy", "numpy")
+        feature.read_edges(tmp_path / "flat.npy", "numpy")
     with pytest.raises(InputError, match="`numpy` or `csv` is expected"):
-        on_disk.read_edges(tmp_path / "flat.npy", "torch")
+        feature.read_edges(tmp_path / "flat.npy", "torch")
 
 
 NODES, LINES = [{"num": 40}], [{"format": "csv", "path": "edges/all.csv"}]

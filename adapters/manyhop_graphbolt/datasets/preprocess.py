@@ -17,7 +17,7 @@ from torch import Tensor
 from manyhop.arguments import check_range, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.tensor_file import replacing
-from manyhop_graphbolt.features.on_disk import (
+from manyhop_graphbolt.features.feature import (
     DatasetFolder,
     entry_of,
     existing,

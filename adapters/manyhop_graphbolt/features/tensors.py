@@ -22,8 +22,14 @@ from manyhop.memory.places import Place
 from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, as_it_is, rows_in, store_device
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.progress import to_device
-from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
-from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature
+from manyhop_graphbolt.features.feature import (
+    BasicFeatureStore,
+    Feature,
+    FeatureKey,
+    OnDiskFeatureData,
+    read_feature,
+    row_numbers,
+)
 from manyhop_graphbolt.types import GBWarning, show
 
 _PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others; malloc's threshold is at most 32 MiB

@@ -22,9 +22,8 @@ from manyhop.system.arrays import describe
 from manyhop.system.progress import to_device
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
-from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, TENSORS, FusedCSC
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
-from manyhop_graphbolt.graph.topology import Topology, fanout_list, tables_of
+from manyhop_graphbolt.graph.topology import ATTRIBUTES, TENSORS, FusedCSC, Topology, fanout_list, tables_of
 from manyhop_graphbolt.types import (
     ORIGINAL_EDGE_ID,
     Fanout,

@@ -21,8 +21,7 @@ from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
-from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, to_gpu
-from manyhop_graphbolt.loader.facts import FeatureColumns
+from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Source, to_gpu
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.sampling import SubgraphSampler, layers_of, put_layers

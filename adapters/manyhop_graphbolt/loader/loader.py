@@ -26,8 +26,18 @@ from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches
-from manyhop_graphbolt.loader.chain import Chain, Sampled, Source, given_minibatch, gpu_of, to_gpu
-from manyhop_graphbolt.loader.facts import ChainFacts, FeatureColumns, check_exchanged, check_placed
+from manyhop_graphbolt.loader.chain import (
+    Chain,
+    ChainFacts,
+    FeatureColumns,
+    Sampled,
+    Source,
+    check_exchanged,
+    check_placed,
+    given_minibatch,
+    gpu_of,
+    to_gpu,
+)
 from manyhop_graphbolt.loader.padding import Padding, check_pad
 from manyhop_graphbolt.types import Nodes, Pipe, check_hints
 

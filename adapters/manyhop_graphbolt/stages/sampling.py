@@ -27,7 +27,7 @@ from manyhop_graphbolt.graph.subgraph import (
 )
 from manyhop_graphbolt.graph.topology import Topology, fanout_list
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.items.sets import UNSIGNED
+from manyhop_graphbolt.items.sampler import UNSIGNED
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
 from manyhop_graphbolt.types import (
     Nodes,
