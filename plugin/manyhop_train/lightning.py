@@ -16,7 +16,6 @@ from manyhop.arguments import flag
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading import EpochLoader
 
-_LOG = logging.getLogger("manyhop")
 _METRICS = ("seeds_per_s", "edges_per_s", "waited_s", "step_s")
 
 
@@ -28,12 +27,8 @@ def _callback() -> Any:
             return importlib.import_module(f"{name}.callbacks").Callback
         except ImportError:
             continue
-    raise MissingExtraError(
-        "lightning",
-        "",
-        "manyhop_train.lightning",
-        advice="Install it with: pip install lightning (or pytorch-lightning)",
-    )
+    advice = "Install it with: pip install lightning (or pytorch-lightning)"
+    raise MissingExtraError("lightning", "", "manyhop_train.lightning", advice=advice)
 
 
 class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is found at run time
@@ -141,7 +136,7 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
         if self._trainer.accumulate_grad_batches != 1:  # by another callback
             if not self._accumulates:
                 self._accumulates = True
-                _LOG.warning("Steps run eagerly as long as accumulate_grad_batches is not 1")
+                logging.getLogger("manyhop").warning("Steps run eagerly as long as accumulate_grad_batches is not 1")
             self._own["optimizer_step"](epoch, batch_idx, optimizer, optimizer_closure)
             return
         self._update = epoch, batch_idx, optimizer, optimizer_closure
@@ -152,8 +147,7 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
 
     def _run(self, batch: Any) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
         """Run the step of the trainer on a batch; its closure calls ``_training_step``."""
-        self._static, self._logged = batch, {}
-        self._log_options = {}
+        self._static, self._logged, self._log_options = batch, {}, {}
         self._own["optimizer_step"](*self._update)
         self._static = None
         self._result = self._update[-1]._result

@@ -60,22 +60,18 @@ class MaskedBatchNorm(torch.nn.BatchNorm1d):
         centred = _where(mask, x - mean)
         var = centred.square().sum(0) / count
         if self.training and self.track_running_stats:
-            self._track(mean.detach(), var.detach() * count / (count - 1).clamp(min=1))
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+                self.running_mean += share * (mean - self.running_mean)
+                self.running_var += share * (var * count / (count - 1).clamp(min=1) - self.running_var)
         out = centred * (var + self.eps).rsqrt()
         if self.weight is not None:
             out = _where(mask, out * self.weight + self.bias)
         return out.to(input.dtype)
-
-    def _track(self, mean: Tensor, var: Tensor) -> None:
-        """Update the running statistics."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
-            self.running_mean += share * (mean - self.running_mean)
-            self.running_var += share * (var - self.running_var)
 
 
 def _where(mask: Tensor, values: Tensor) -> Tensor:

@@ -106,8 +106,7 @@ def add_ends(left: Tensor, right: Tensor, edges: Edges, *, num_edges: int | None
     """
     limit = edges.num_edges if num_edges is None else num_edges
     if not triton_compiler.runs_on(left.device):
-        row, col = edges.edge_index[:, :limit]
-        return left.index_select(0, row) + right.index_select(0, col)
+        return left.index_select(0, edges.edge_index[0, :limit]) + right.index_select(0, edges.edge_index[1, :limit])
     if left.requires_grad and torch.is_grad_enabled():
         edges.outgoing(left.size(0), limit)  # now: the first layer of a model has most edges, and all others use these
     from manyhop_train.aggregation.gpu.functions import AddEnds  # imports triton

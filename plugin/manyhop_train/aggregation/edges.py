@@ -26,9 +26,7 @@ class Order(NamedTuple):
 
     def by_number(self) -> Order:
         """Return the segments with numbers of edges instead of nodes."""
-        numbers = self.edge
-        if numbers is None:
-            numbers = torch.arange(self.other.numel(), device=self.other.device)
+        numbers = torch.arange(self.other.numel(), device=self.other.device) if self.edge is None else self.edge
         return Order(self.ptr, numbers, self.edge)
 
 

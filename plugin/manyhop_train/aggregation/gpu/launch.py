@@ -24,14 +24,6 @@ _WINDOW: Final = 32
 _SOFTMAX_TILE: Final = 64
 """Scores that a program of a softmax reads in a step."""
 
-_TYPES: Final = {
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.int32: tl.int32,
-    torch.int64: tl.int64,
-}
 Constant: TypeAlias = torch.dtype | int | float
 """A constant of a kernel: type, number or flag."""
 _MODES: Final = {"sum": k.SUM.value, "mean": k.MEAN.value}
@@ -73,7 +65,7 @@ def add(
     sums = x.new_empty(num_windows, channels, dtype=exact) if num_windows else None
     constants = _constants(order.other, x, out, *pair) | {
         "NUMBERED": order.edge is not None,
-        "HEADS": _heads(weight),
+        "HEADS": 0 if weight is None else weight.shape[1:].numel(),
         "SCALED": scale is not None,
         "CHOSEN": chosen is not None,
         "WINDOW": _WINDOW if num_windows else 0,
@@ -94,10 +86,7 @@ def maxima(
     """Find maxima per segment: ``[size, num_channels]``.
 
     Args:
-        x: ``[num_rows, num_channels]``.
-        order: the edges; ``other`` are rows of ``x``.
-        size: number of segments.
-        limit: ignore edges of this number or more.
+        x, order, size, limit: as for :func:`add`.
         ties: also return ``[size, num_channels] int32``: how many rows have the maximum.
         rows: also return ``[size, num_channels]``: the row of the maximum, of equal ones that of the first edge. Then
             empty segments have minus infinity, and row 0; otherwise 0.
@@ -114,18 +103,10 @@ def maxima(
 
 
 def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: Tensor | None) -> Tensor:
-    """Multiply the rows at both ends of edges.
-
-    Args:
-        x: ``[num_src, num_channels]`` or ``[num_src, num_heads, num_channels]``.
-        grad: ``[num_dst, ...]``, of the same shape else.
-        row: ``[num_edges]``: rows of ``x``.
-        col: ``[num_edges]``: rows of ``grad``.
-        limit: use the first edges only.
-        scale: ``[num_dst]``: a factor of each row of ``grad``.
+    """Multiply the rows of ``x [num_src, ..., num_channels]`` and ``grad [num_dst, ..., num_channels]`` of edges.
 
     Returns:
-        ``[limit]`` or ``[limit, num_heads]``.
+        ``[limit, ...]`` for the first edges; ``scale [num_dst]`` is a factor of each row of ``grad``.
     """
     x, grad, row, col = _contiguous(x, grad, row, col)
     result = x.new_empty(limit, *x.shape[1:-1])
@@ -137,17 +118,7 @@ def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: T
 
 
 def add_ends(left: Tensor, right: Tensor, row: Tensor, col: Tensor) -> Tensor:
-    """Add the rows at both ends of edges.
-
-    Args:
-        left: ``[num_src, num_channels]``.
-        right: ``[num_dst, num_channels]``.
-        row: ``[num_edges]``: rows of ``left``.
-        col: ``[num_edges]``: rows of ``right``.
-
-    Returns:
-        ``[num_edges, num_channels]``.
-    """
+    """Add the rows at both ends of edges, ``left[row] + right[col]``: ``[num_edges, num_channels]``."""
     left, right, row, col = _contiguous(left, right, row, col)
     limit, channels = row.numel(), left.size(1)
     result = left.new_empty(limit, channels)
@@ -216,12 +187,6 @@ def _contiguous(*tensors: Tensor | None) -> Any:
     return tuple(None if t is None else t.contiguous() for t in tensors)
 
 
-def _heads(weight: Tensor | None) -> int:
-    if weight is None:
-        return 0
-    return 1 if weight.dim() == 1 else weight.size(1)
-
-
 def _sums(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
@@ -252,10 +217,10 @@ def _block(channels: int) -> tuple[int, int]:
 
 @functools.cache
 def _kernel(function: Any, **constants: Constant) -> Kernel:
-    """Return a kernel with constants by name; types are torch's, which hash faster than triton's."""
-    names = inspect.signature(function.fn).parameters
-    values = (constants[name] for name in names if name in constants)
-    return Kernel(function, tuple(_TYPES[v] if isinstance(v, torch.dtype) else v for v in values), num_warps=1)
+    """Return a kernel with constants by name; types are torch's, which hash faster than triton's equal ones."""
+    values = (constants[name] for name in inspect.signature(function.fn).parameters if name in constants)
+    known = (getattr(tl, str(v).removeprefix("torch.")) if isinstance(v, torch.dtype) else v for v in values)
+    return Kernel(function, tuple(known), num_warps=1)
 
 
 def _run(function: Any, constants: dict[str, Constant], programs: int, **arguments: Tensor | int | None) -> None:
