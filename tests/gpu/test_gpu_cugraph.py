@@ -66,8 +66,7 @@ def on_host(sample):
 
 
 def check_structure():
-    from reference_worlds import fanouts, make_world
-    from structure import SEEDS, SPECS, check, request
+    from reference_worlds import SEEDS, SPECS, check, fanouts, make_world, request
 
     rank = manyhop.init().rank
     mine = SEEDS[rank:]  # ranks sample different batches, and not equally many
@@ -77,7 +76,7 @@ def check_structure():
             spec = NeighborSpec(fanouts=fanouts(*fan), **options)
             asked = [request(seeds, batch) for batch, seeds in enumerate(mine)]
             for one, sample in zip(asked, sampler_of(world.graph, spec).begin(asked).finish(), strict=True):
-                check(world, spec, one, on_host(sample))
+                check(world, spec, one.seeds, on_host(sample))
     return sorted({name.partition(".")[0] for name in sys.modules} & {"dask", "distributed", "ucxx", "dask_cuda"})
 
 
@@ -93,7 +92,7 @@ def homogeneous(num_nodes, num_edges, **columns):
 
 
 def frequencies(weighted):
-    from structure import request
+    from reference_worlds import request
 
     rank = manyhop.init().rank
     weight = torch.arange(1, 401) % 7 if weighted else None
@@ -123,7 +122,7 @@ def test_frequencies_of_picks(found, weighted):
 
 
 def temporal(strategy):
-    from structure import request
+    from reference_worlds import request
 
     rank = manyhop.init().rank
     time = torch.arange(400) * 7919 % 1000

@@ -6,8 +6,7 @@ import cugraph_stand_in
 import numpy as np
 import pytest
 import torch
-from reference_worlds import TYPES, fanouts, make_world
-from structure import SEEDS, SPECS, check, request
+from reference_worlds import SEEDS, SPECS, TYPES, check, fanouts, make_world, request
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
@@ -38,7 +37,7 @@ def test_samples_have_the_structure_of_the_contract(kind, fan):
         sampler = sampler_of(world.graph, spec)
         before = len(cugraph_stand_in.calls)
         for one, sample in zip(asked, sampler.begin(asked).finish(), strict=True):
-            check(world, spec, one, sample)
+            check(world, spec, one.seeds, sample)
         asks = fan[0] != 0 or (kind == "all" and any(fan))
         assert len(cugraph_stand_in.calls) == before + asks, "all batches in one call"
 
@@ -48,7 +47,7 @@ def test_different_fanouts_of_types():
     spec = NeighborSpec(fanouts=dict(zip(TYPES, [(1, 2), (0, -1), (3, 0), (2, 2)], strict=True)))
     asked = [request(seeds, batch) for batch, seeds in enumerate(SEEDS)]
     for one, sample in zip(asked, sampler_of(world.graph, spec).begin(asked).finish(), strict=True):
-        check(world, spec, one, sample)
+        check(world, spec, one.seeds, sample)
 
 
 def homogeneous(num_nodes=40, num_edges=300, seed=0, **columns):
@@ -91,7 +90,7 @@ def test_requests_of_several_loaders_share_a_call(kind):
     del cugraph_stand_in.calls[:]
     for group, one in [*zip(groups, pending, strict=True)][::-1]:
         for single, sample in zip(group, one.finish(), strict=True):
-            check(world, spec, single, sample)
+            check(world, spec, single.seeds, sample)
     assert len(cugraph_stand_in.calls) == 1
 
 

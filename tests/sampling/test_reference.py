@@ -7,93 +7,13 @@ import numpy as np
 import pytest
 import torch
 from cpu_cases import assert_equal
-from reference_worlds import NUM_NODES, TYPES, ask, fanouts, make_world
+from reference_worlds import NUM_NODES, TYPES, ask, check, column, edges_by_hop, fanouts, frontier, make_world, trees_of
 
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.contract import add_reverses
 from manyhop.sampling.reference import picks as picks
 from manyhop.sampling.reference.picks import alias_table
-
-
-def edges_by_hop(out, t):
-    """(local row, local col, edge id) of each sampled edge, per hop."""
-    edges = list(zip(out.row[t].tolist(), out.col[t].tolist(), out.edge_id[t].tolist(), strict=True))
-    ends = [0, *itertools.accumulate(out.num_sampled_edges[t])]
-    assert ends[-1] == len(edges)
-    return [edges[i:j] for i, j in itertools.pairwise(ends)]
-
-
-def trees_of(out, t):
-    return [0] * out.node[t].numel() if out.tree is None else out.tree[t].tolist()
-
-
-def check_edges_exist(world, out):
-    for t, (row, col) in world.ends.items():
-        assert (row[out.edge_id[t]] == out.node[t[0]][out.row[t]].numpy()).all()
-        assert (col[out.edge_id[t]] == out.node[t[2]][out.col[t]].numpy()).all()
-
-
-def check_order(out, seeds, *, num_hops):
-    """Replays the batch: nodes are the seeds, then whatever first occurs as a neighbour."""
-    nodes = {t: [] for t in NUM_NODES}
-    counts = {t: [] for t in NUM_NODES}
-    by_hop = {t: edges_by_hop(out, t) for t in TYPES}
-    tree = 0
-    for t, s in seeds.items():
-        for seed in s:
-            nodes[t].append((tree if out.tree is not None else 0, seed))
-            tree += 1
-    for hop in range(num_hops + 1):
-        for t in NUM_NODES:
-            counts[t].append(len(nodes[t]) - sum(counts[t]))
-        if hop == num_hops:
-            break
-        for t in TYPES:
-            for j, i, _ in by_hop[t][hop]:
-                who = trees_of(out, t[2])[i], int(out.node[t[0]][j])
-                if who not in nodes[t[0]]:
-                    nodes[t[0]].append(who)
-                assert nodes[t[0]].index(who) == j  # the first copy
-    for t in NUM_NODES:
-        assert nodes[t] == list(zip(trees_of(out, t), out.node[t].tolist(), strict=True))
-        assert counts[t] == out.num_sampled_nodes[t]
-
-
-def frontier(out, t, hop, expand):
-    """Local ids that ask for edges of a type in a hop."""
-    ends = [0, *itertools.accumulate(out.num_sampled_nodes[t[2]])]
-    return range(ends[hop] if expand == "new" else 0, ends[hop + 1])
-
-
-def check_picks(out, spec, candidates):
-    """Every node that asks gets what it should: ``candidates(type, node, tree)`` are the edges it may get."""
-    for t in TYPES:
-        for hop, edges in enumerate(edges_by_hop(out, t)):
-            k = spec.fanouts[t][hop]
-            assert [i for _, i, _ in edges] == sorted(i for _, i, _ in edges)
-            got = {i: [e for _, j, e in edges if j == i] for i in frontier(out, t, hop, spec.expand)}
-            assert sum(map(len, got.values())) == len(edges)
-            for i, picked in got.items():
-                allowed = candidates(t, int(out.node[t[2]][i]), trees_of(out, t[2])[i])
-                assert set(picked) <= set(allowed)
-                if spec.replace and k >= 0:
-                    assert len(picked) == (k if allowed else 0)
-                elif k == -1 or k >= len(allowed):
-                    assert picked == allowed  # all, in stored order
-                else:
-                    assert len(set(picked)) == len(picked) == k
-
-
-def column(world, t, v, *, time=False, positive=False):
-    """Edges of a column in stored order."""
-    edges = np.flatnonzero(world.ends[t][1] == v)
-    if positive and t != TYPES[2]:
-        edges = edges[world.weight[t][edges] > 0]
-    if time and t != TYPES[2]:
-        edges = edges[np.argsort(world.time[t][edges], kind="stable")]
-    return edges
-
 
 SEEDS = [{"a": [3, 0, 11]}, {"b": [5]}, {"a": [2, 2, 7, 2]}, {"b": [1, 8], "a": [0, 4]}, {"a": []}, {"c": [1]}]
 FANOUTS = [(2, 2), (1, 3, 1), (-1, 2), (0, 4), (100, 1), ()]
@@ -109,10 +29,7 @@ def test_uniform_and_weighted(seeds, k):
             fanouts=fanouts(*k), weighted=weighted, replace=with_replacement, disjoint=disjoint, expand=expand
         )
         out = ask(world, spec, seeds)
-        assert (out.tree is not None) == disjoint
-        check_edges_exist(world, out)
-        check_order(out, seeds, num_hops=len(k))
-        check_picks(out, spec, lambda t, v, _, w=world, p=weighted: column(w, t, v, positive=p).tolist())
+        check(world, spec, seeds, out, lambda t, v, _, w=world, p=weighted: column(w, t, v, positive=p))
 
 
 @pytest.mark.parametrize("seeds", SEEDS[:4])
@@ -135,9 +52,7 @@ def test_temporal(seeds, window, temporal):
                 edges = edges[(time <= latest[tree]) & (time >= (latest[tree] - 2 if window else -100))]
             return edges.tolist()
 
-        check_edges_exist(world, out)
-        check_order(out, seeds, num_hops=len(k))
-        check_picks(out, spec, in_time)
+        check(world, spec, seeds, out, in_time)
         if temporal == "last":
             for t in TYPES:
                 for hop, edges in enumerate(edges_by_hop(out, t)):
