@@ -110,6 +110,26 @@ def requests(draw, graph: Graph, *, timed=False, window=False):
     )
 
 
+E, N = HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+
+
+def one_type(num_nodes, row, col, **columns):
+    """A graph without types."""
+    row, col, columns["weight"], columns["time"] = (
+        None if x is None else torch.as_tensor(x) for x in (row, col, columns.get("weight"), columns.get("time"))
+    )
+    return build_graph({N: num_nodes}, {E: EdgeInput(row=row, col=col, **columns)})
+
+
+def spec_of(*fanouts, **options):
+    return NeighborSpec(fanouts={E: fanouts}, **options)
+
+
+def request_of(seeds, batch=0, **others):
+    seeds = seeds if isinstance(seeds, dict) else {N: torch.as_tensor(seeds)}
+    return NodeRequest(**{"key": BatchKey(3, 1, batch), "seeds": seeds} | others)
+
+
 def some_edges(draw, graph: Graph):
     """Ids of edges to exclude, of some edge types: none, few, all, repeated, and some that no edge has."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -163,3 +183,9 @@ def assert_equal(got: SampledSubgraph, expected: SampledSubgraph) -> None:
     for edge_type in got.row:
         pair = got.edge_index(edge_type)
         assert pair.data_ptr() == got.row[edge_type].data_ptr() or pair.numel() == 0
+
+
+def check_equal(sampler, reference, requests, same=assert_equal):
+    """One sampler for all batches, so that each meets what the ones before have left."""
+    for request in requests:
+        same(sampler.sample(request), reference.sample(request))

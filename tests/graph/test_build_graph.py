@@ -58,13 +58,6 @@ def test_compressed_input_keeps_its_edge_ids():
     assert csc.time.tolist() == [7, 9, 1]
 
 
-def test_compressed_input_is_sorted_by_time():
-    csc = build(row=torch.tensor([3, 1, 4]), colptr=torch.tensor([0, 2, 2, 3]), time=torch.tensor([7, 1, 9]))
-    assert csc.row.tolist() == [1, 3, 4]
-    assert csc.perm.tolist() == [1, 0, 2]
-    assert csc.time.tolist() == [1, 7, 9]
-
-
 def test_weights_lie_in_stored_order_with_a_table_per_column():
     csc = build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]), weight=torch.tensor([1.0, 2, 0, 4]))
     assert csc.weight.tolist() == [2, 4, 1, 0]

@@ -4,12 +4,11 @@ import pickle
 
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests
+from cpu_cases import N, assert_equal, check_equal, graphs, one_type, request_of, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.sampling import HGTSpec, ReferenceHGTSampler
 from manyhop.sampling.cpu import workspace
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 
@@ -24,10 +23,8 @@ def test_equals_the_reference(data, all_hashed):
     spec = HGTSpec(num_samples={t: data.draw(numbers) for t in graph.node_types}, max_neighbors=limit)
     before, workspace.TABLE_OF_ALL_NODES = workspace.TABLE_OF_ALL_NODES, 0 if all_hashed else 1 << 25
     try:
-        sampler = CPUHGTSampler(graph, spec)
-        for _ in range(data.draw(st.integers(1, 3))):
-            request = data.draw(requests(graph))
-            assert_equal(sampler.sample(request), ReferenceHGTSampler(graph, spec).sample(request))
+        batches = [data.draw(requests(graph)) for _ in range(data.draw(st.integers(1, 3)))]
+        check_equal(CPUHGTSampler(graph, spec), ReferenceHGTSampler(graph, spec), batches)
     finally:
         workspace.TABLE_OF_ALL_NODES = before
 
@@ -39,10 +36,9 @@ def test_many_neighbors_and_many_draws(limit):
     n = 1500
     row = torch.randint(0, n, (60_000,), generator=generator)
     col = torch.cat([torch.randint(0, n, (50_000,), generator=generator), torch.arange(10_000) % 20])
-    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
-    spec = HGTSpec(num_samples={HOMOGENEOUS_NODE: (100, 300, 10)}, max_neighbors=limit)
-    seeds = torch.cat([torch.arange(100), torch.tensor([3, 3, 7])])
-    request = NodeRequest(key=BatchKey(1, 2, 3), seeds={HOMOGENEOUS_NODE: seeds})
+    graph = one_type(n, row, col)
+    spec = HGTSpec(num_samples={N: (100, 300, 10)}, max_neighbors=limit)
+    request = request_of(torch.cat([torch.arange(100), torch.tensor([3, 3, 7])]))
     expected = ReferenceHGTSampler(graph, spec).sample(request)
     sampler = CPUHGTSampler(graph, spec)
     assert_equal(sampler.sample(request), expected)

@@ -87,29 +87,6 @@ class TestNotDisjoint:
         assert out.dst_neg_index.shape == (5, 3)
         assert out.subgraph.node[edge_type[0]][out.src_index].tolist() == SRC
 
-    def test_never_a_true_edge(self, make, edge_type):
-        graph = make()
-        true = set(zip(ROW.tolist(), (COL if edge_type == E else COL % 12).tolist(), strict=True))
-        negatives = NegativeSpec(mode="binary", amount=40, exclude_true=True)
-        out = ask(samplers(graph, edge_type, negatives=negatives), SRC, DST)
-        src = out.subgraph.node[edge_type[0]][out.src_index[5:]].tolist()
-        dst = out.subgraph.node[edge_type[2]][out.dst_index[5:]].tolist()
-        assert not true & set(zip(src, dst, strict=True))
-        negatives = NegativeSpec(mode="triplet", amount=40, exclude_true=True)
-        out = ask(samplers(graph, edge_type, negatives=negatives), SRC, DST)
-        drawn = out.subgraph.node[edge_type[2]][out.dst_neg_index]
-        assert not true & {(s, int(d)) for s, row in zip(SRC, drawn, strict=True) for d in row}
-
-    def test_weights(self, make, edge_type):
-        graph = make()
-        src_weight, dst_weight = (torch.zeros(graph.num_nodes[t]) for t in (edge_type[0], edge_type[2]))
-        src_weight[7], dst_weight[2] = 1.0, 2.0
-        negatives = NegativeSpec(mode="binary", amount=2)
-        sampler = samplers(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
-        out = ask(sampler, SRC, DST)
-        assert set(out.subgraph.node[edge_type[0]][out.src_index[5:]].tolist()) == {7}
-        assert set(out.subgraph.node[edge_type[2]][out.dst_index[5:]].tolist()) == {2}
-
     def test_no_seed_edges(self, make, edge_type):
         for negatives in (None, NegativeSpec(mode="binary"), NegativeSpec(mode="triplet", amount=2)):
             out = ask(samplers(make(), edge_type, negatives=negatives), [], [])
@@ -168,22 +145,6 @@ class TestDisjoint:
     def test_no_seed_edges(self, make, edge_type):
         out = ask(samplers(make(), edge_type, negatives=NegativeSpec(mode="triplet"), disjoint=True), [], [])
         assert out.dst_neg_index.shape == (0, 1)
-
-
-def test_triplet_layout_is_the_same_disjoint_or_not():
-    drawn = []
-    for disjoint in (False, True):
-        sampler = samplers(homogeneous(), E, negatives=NegativeSpec(mode="triplet", amount=4), disjoint=disjoint)
-        out = ask(sampler, SRC, DST)
-        drawn.append(out.subgraph.node[N][out.dst_neg_index])
-    assert torch.equal(*drawn)
-
-
-def test_pure_function_of_the_request():
-    sampler = samplers(homogeneous(), E, negatives=NegativeSpec(mode="binary", amount=3))
-    a, b = (ask(sampler, SRC, DST) for _ in range(2))
-    assert torch.equal(a.src_index, b.src_index)
-    assert torch.equal(a.subgraph.node[N], b.subgraph.node[N])
 
 
 class TestErrors:

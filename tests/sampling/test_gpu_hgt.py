@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests
+from cpu_cases import N, assert_equal, graphs, one_type, request_of, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
-from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
+from manyhop.graph import place
+from manyhop.sampling import BatchKey, HGTSpec, ReferenceHGTSampler
 from manyhop.sampling.gpu.hgt import GPUHGTSampler
 from manyhop.sampling.gpu.kernels import hgt as kernels
 
@@ -40,15 +40,14 @@ def hubs(n=400):
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(0, n, (12_000,), generator=generator)
     col = torch.cat([torch.randint(0, n, (8000,), generator=generator), torch.arange(4000) % 20])
-    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
     seeds = torch.tensor([3, 5, 3, 100, 7, 3])
-    return graph, [NodeRequest(key=BatchKey(1, 2, b), seeds={HOMOGENEOUS_NODE: seeds + b}) for b in range(2)]
+    return one_type(n, row, col), [request_of(seeds + b, b) for b in range(2)]
 
 
 @pytest.mark.parametrize(("num_samples", "limit"), [((20, 70, 10), 50), ((1, 1), 1), ((9, 9), 200)])
 def test_many_neighbors_and_many_draws(num_samples, limit):
     graph, batches = hubs()
-    check(graph, HGTSpec(num_samples={HOMOGENEOUS_NODE: num_samples}, max_neighbors=limit), batches)
+    check(graph, HGTSpec(num_samples={N: num_samples}, max_neighbors=limit), batches)
 
 
 def test_one_candidate_outweighs_the_others():
@@ -56,9 +55,8 @@ def test_one_candidate_outweighs_the_others():
     n = 60
     row = torch.cat([torch.zeros(3000).long(), torch.arange(n)])
     col = torch.cat([torch.arange(3000) % n, torch.arange(n).flip(0)])
-    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
-    requests_ = [NodeRequest(key=BatchKey(0, 0, b), seeds={HOMOGENEOUS_NODE: torch.arange(40, 55)}) for b in range(2)]
-    check(graph, HGTSpec(num_samples={HOMOGENEOUS_NODE: (9, 5)}), requests_)
+    batches = [request_of(torch.arange(40, 55), b, key=BatchKey(0, 0, b)) for b in range(2)]
+    check(one_type(n, row, col), HGTSpec(num_samples={N: (9, 5)}), batches)
 
 
 class TestRequests:
@@ -74,9 +72,8 @@ class TestRequests:
     def test_wrong_ids(self):
         graph, _ = hubs()
         sampler = GPUHGTSampler(place(graph, DEVICE), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE)
-        request = NodeRequest(key=BatchKey(0, 0, 0), seeds={"_N": torch.tensor([400], device=DEVICE)})
         with pytest.raises(InputError, match="got 400"):
-            sampler.sample(request)
+            sampler.sample(request_of(torch.tensor([400], device=DEVICE)))
 
 
 def numbers(kind, n):

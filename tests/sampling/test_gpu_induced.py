@@ -4,12 +4,12 @@ where there is no GPU."""
 from dataclasses import replace
 
 import torch
-from cpu_cases import assert_equal, graphs, moved, requests, specs
+from cpu_cases import assert_equal, graphs, moved, one_type, request_of, requests, spec_of, specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
-from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
+from manyhop.graph import place
+from manyhop.sampling import CPUSampler
 from manyhop.sampling.gpu.induced import Inducer
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -42,13 +42,10 @@ def test_more_than_there_was_room_for():
     n = 300
     row = torch.randint(0, n, (2500,), generator=generator)
     col = torch.where(torch.arange(2500) < 1200, 7, torch.randint(0, n, (2500,), generator=generator))
-    graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})
+    graph, spec = one_type(n, row, col), spec_of(-1)
     inducer = Inducer(place(graph, DEVICE), DEVICE)
     inducer.tile_capacity, inducer.edge_capacity = 2, 100
-    batches = [
-        NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 3 + b, 7, 11])}) for b in range(3)
-    ]
+    batches = [request_of([7, 3 + b, 7, 11], b) for b in range(3)]
     check(graph, spec, batches, inducer)
     assert inducer.tile_capacity >= 10
     assert inducer.edge_capacity >= 5000
@@ -58,7 +55,4 @@ def test_more_than_there_was_room_for():
 
 
 def test_no_batches():
-    graph = build_graph(
-        {HOMOGENEOUS_NODE: 3}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.zeros(1).long(), col=torch.zeros(1).long())}
-    )
-    Inducer(place(graph, DEVICE), DEVICE).replace_edges([])
+    Inducer(place(one_type(3, [0], [0]), DEVICE), DEVICE).replace_edges([])

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cpu_cases import graphs, requests, some_edges
+from cpu_cases import E, graphs, one_type, request_of, requests, some_edges
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gpu_sampler import DEVICE, few_programs  # noqa: F401  # a fixture
 from test_labor import assert_same
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
-from manyhop.sampling import BatchKey, GPULaborSampler, LaborSpec, NodeRequest, ReferenceLaborSampler
+from manyhop.graph import place
+from manyhop.sampling import GPULaborSampler, LaborSpec, ReferenceLaborSampler
 from manyhop.sampling.gpu import labor
 
 
@@ -61,8 +61,7 @@ def hub_graph(hub=1100, num_nodes=60, num_edges=700):
     dst = np.concatenate([(num_nodes * rng.random(num_edges) ** 2).astype(np.int64), np.full(hub, 5), np.full(300, 1)])
     src = rng.integers(0, num_nodes, dst.size)
     weight = np.where(rng.random(dst.size) < 0.2, 0.0, 100.0 ** rng.random(dst.size))
-    edge = EdgeInput(row=torch.from_numpy(src), col=torch.from_numpy(dst), weight=torch.from_numpy(weight))
-    return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edge})
+    return one_type(num_nodes, src, dst, weight=weight)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +78,9 @@ def hub_graph(hub=1100, num_nodes=60, num_edges=700):
 def test_long_columns(monkeypatch, options):
     monkeypatch.setattr(labor, "ENTRY_TILE", 64)
     graph = hub_graph()
-    spec = LaborSpec(**{"fanouts": (5, 3)} | options | {"fanouts": {HOMOGENEOUS_EDGE: options.get("fanouts", (5, 3))}})
+    spec = LaborSpec(**{"fanouts": (5, 3)} | options | {"fanouts": {E: options.get("fanouts", (5, 3))}})
     seeds = torch.tensor([5, 0, 1, 5, *range(30, 45)])
-    wanted = [NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: seeds[b:]}) for b in range(2)]
+    wanted = [request_of(seeds[b:], b) for b in range(2)]
     sampler, reference = GPULaborSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceLaborSampler(graph, spec)
     for sample, request in zip(sampler.begin(wanted).finish(), wanted, strict=True):
         assert_same(sample, reference.sample(request))
@@ -90,4 +89,4 @@ def test_long_columns(monkeypatch, options):
 @pytest.mark.parametrize("options", [{"importance": 1}, {"method": "exact", "replace": True}])
 def test_what_is_not_there(options):
     with pytest.raises(InputError, match="CPULaborSampler"):
-        GPULaborSampler(hub_graph(), LaborSpec(fanouts={HOMOGENEOUS_EDGE: (1,)}, **options), device=DEVICE)
+        GPULaborSampler(hub_graph(), LaborSpec(fanouts={E: (1,)}, **options), device=DEVICE)

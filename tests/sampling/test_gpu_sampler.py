@@ -3,17 +3,18 @@ interpreter where there is no GPU."""
 
 from dataclasses import replace
 
+import cpu_cases
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
-from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs
+from cpu_cases import MODES, E, N, assert_equal, graphs, one_type, requests, some_edges, spec_of, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, GraphError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
+from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.gpu.kernels import primitives
 from manyhop.sampling.gpu.launch import plan, sequence
@@ -60,18 +61,13 @@ def test_equals_the_reference(mode, data):
 def small_graph(num_nodes=150, num_edges=1500):
     rng = np.random.default_rng(3)
     dst = (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
-    edge = EdgeInput(row=torch.from_numpy(rng.integers(0, num_nodes, num_edges)), col=torch.from_numpy(dst))
-    return build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edge})
+    return one_type(num_nodes, rng.integers(0, num_nodes, num_edges), dst)
 
 
-def request_of(num_seeds, batch=0, num_nodes=150):
-    seeds = np.random.default_rng(batch).integers(0, num_nodes, num_seeds)
+def request_of(num_seeds, batch=0):
+    seeds = np.random.default_rng(batch).integers(0, 150, num_seeds)
     seeds[:3] = 7
-    return NodeRequest(key=BatchKey(3, 1, batch), seeds={HOMOGENEOUS_NODE: torch.from_numpy(seeds)})
-
-
-def spec_of(*fanouts, **options):
-    return NeighborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options)
+    return cpu_cases.request_of(seeds, batch)
 
 
 def sampler_of(graph, spec):
@@ -85,17 +81,8 @@ def assert_all_equal(sampler, batches):
         assert_equal(sample, reference.sample(on_host))
 
 
-@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"expand": "all"}], ids=str)
-def test_several_programs(monkeypatch, options):
-    """Sums over the programs of a kernel, and their turns."""
-    for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-        monkeypatch.setattr(sequence, tile, 128)
-    sampler = sampler_of(small_graph(), spec_of(4, 3, **options))
-    assert_all_equal(sampler, [request_of(140), request_of(20, 1)])
-
-
 def without(request, picked, device="cpu"):
-    return replace(request, exclude={HOMOGENEOUS_EDGE: picked[::3].flip(0).to(device)})
+    return replace(request, exclude={E: picked[::3].flip(0).to(device)})
 
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"expand": "all"}], ids=str)
@@ -106,7 +93,7 @@ def test_several_programs_without_some_edges(monkeypatch, options):
         monkeypatch.setattr(sequence, tile, 128)
     graph, spec = small_graph(), spec_of(4, 3, **options)
     sampler, plain = sampler_of(graph, spec), [request_of(140), request_of(20, 1)]
-    picked = [ReferenceSampler(graph, spec).sample(request).edge_id[HOMOGENEOUS_EDGE] for request in plain]
+    picked = [ReferenceSampler(graph, spec).sample(request).edge_id[E] for request in plain]
     assert_all_equal(sampler, plain)
     batches = [without(request, ids) for request, ids in zip(plain, picked, strict=True)]
     assert_all_equal(sampler, [batches[0], plain[1]])
@@ -120,8 +107,8 @@ def test_several_programs_without_some_edges(monkeypatch, options):
 def test_all_edges_but_a_few(kept):
     """The second hop ends with fewer edges than the first one picks: that must fit in each launch, as in the first."""
     graph, spec = small_graph(), spec_of(4, 3)
-    ids = torch.arange(graph.csc[HOMOGENEOUS_EDGE].row.numel() - kept)
-    sampler, request = sampler_of(graph, spec), replace(request_of(140), exclude={HOMOGENEOUS_EDGE: ids})
+    ids = torch.arange(graph.csc[E].row.numel() - kept)
+    sampler, request = sampler_of(graph, spec), replace(request_of(140), exclude={E: ids})
     for _ in range(3):
         assert_all_equal(sampler, [request])
         assert all((pool._capacity.edges[-1] >= pool._capacity.edges).all() for pool in sampler._pools.values())
@@ -136,19 +123,10 @@ def test_long_ranges(temporal, options, fanout):
         pytest.skip("the last edges have no weights")
     rng = np.random.default_rng(1)
     weight = np.where(rng.random(400) < 0.2, 0.0, 10.0 ** rng.integers(-8, 8, 400))
-    edge = EdgeInput(
-        row=torch.from_numpy(rng.integers(0, 50, 400)),
-        col=torch.from_numpy(rng.integers(0, 2, 400)),
-        time=torch.from_numpy(rng.integers(0, 100, 400)),
-        weight=torch.from_numpy(weight),
-    )
-    graph = build_graph({HOMOGENEOUS_NODE: 50}, {HOMOGENEOUS_EDGE: edge})
-    request = NodeRequest(
-        key=BatchKey(3, 1, 2),
-        seeds={HOMOGENEOUS_NODE: torch.tensor([0, 1, 0])},
-        time_max={HOMOGENEOUS_NODE: torch.tensor([90, 50, 20])} if temporal else None,
-        time_min={HOMOGENEOUS_NODE: torch.tensor([10, 0, 5])} if temporal else None,
-    )
+    row, col, time = (rng.integers(0, n, 400) for n in (50, 2, 100))
+    graph = one_type(50, row, col, time=time, weight=weight)
+    times = {"time_max": {N: torch.tensor([90, 50, 20])}, "time_min": {N: torch.tensor([10, 0, 5])}}
+    request = cpu_cases.request_of([0, 1, 0], 2, **(times if temporal else {}))
     spec = spec_of(fanout, disjoint=temporal is not None, temporal=temporal, **options)
     assert_all_equal(sampler_of(graph, spec), [request])
 
@@ -275,8 +253,8 @@ def test_seeds_that_are_not_behind_the_head():
     """Where a launch has a batch of one type, its first kernel reads there before it knows."""
     sampler, request = sampler_of(small_graph(), spec_of(4, 3)), request_of(40)
     assert_all_equal(sampler, [request_of(40, 1)])
-    seeds = request.seeds[HOMOGENEOUS_NODE].to(DEVICE)
-    assert_all_equal(sampler, SeedGroup([request.key], HOMOGENEOUS_NODE, seeds, [40]))
+    seeds = request.seeds[N].to(DEVICE)
+    assert_all_equal(sampler, SeedGroup([request.key], N, seeds, [40]))
 
 
 def test_pending_batches_that_nobody_finishes():
@@ -293,14 +271,11 @@ def test_bad_input():
     graph = small_graph()
     sampler = sampler_of(graph, spec_of(4, 3))
     for bad in ([150], [0, -1]):
-        request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor(bad)})
         with pytest.raises(InputError, match=r"\[0, 150\)"):
-            sampler.sample(request)
-    nothing = torch.empty(0, dtype=torch.int64)
-    empty = build_graph({HOMOGENEOUS_NODE: 0}, {HOMOGENEOUS_EDGE: EdgeInput(row=nothing, col=nothing)})
-    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([0])})
+            sampler.sample(cpu_cases.request_of(bad))
+    empty = one_type(0, *torch.empty(2, 0, dtype=torch.int64))
     with pytest.raises(InputError, match=r"\[0, 0\)"):
-        sampler_of(empty, spec_of(3)).begin([request])
+        sampler_of(empty, spec_of(3)).begin([cpu_cases.request_of([0])])
     pending = sampler.begin([request_of(5)])
     pending.finish()
     with pytest.raises(InputError, match="finished already"):
@@ -309,6 +284,6 @@ def test_bad_input():
         sampler.begin([])
     with pytest.raises(InputError, match="CUDA device"):
         GPUSampler(graph, spec_of(3), device="meta")
-    csc = replace(graph.csc[HOMOGENEOUS_EDGE], row=graph.csc[HOMOGENEOUS_EDGE].row.to(torch.int16))
+    csc = replace(graph.csc[E], row=graph.csc[E].row.to(torch.int16))
     with pytest.raises(GraphError, match=r"row .* torch.int16"):
-        sampler_of(replace(graph, csc={HOMOGENEOUS_EDGE: csc}), spec_of(3))
+        sampler_of(replace(graph, csc={E: csc}), spec_of(3))

@@ -1,9 +1,10 @@
 """The memory that a launch works in goes by the sizes of its batches, not by the size of the graph."""
 
 import torch
+from cpu_cases import one_type, request_of, spec_of
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
-from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest
+from manyhop.graph import place
+from manyhop.sampling import GPUSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_NODES, DEGREE = 300, 8
@@ -13,13 +14,10 @@ def working_memory(copies: int, num_batches: int) -> int:
     """Bytes of all tensors of a launch over so many copies of a small graph, once sizes are known."""
     row, col = torch.randint(0, NUM_NODES, (2, NUM_NODES * DEGREE), generator=torch.Generator().manual_seed(0))
     offsets = torch.arange(copies).view(-1, 1) * NUM_NODES
-    edges = EdgeInput(row=(row + offsets).flatten(), col=(col + offsets).flatten())
-    graph = build_graph({HOMOGENEOUS_NODE: copies * NUM_NODES}, {HOMOGENEOUS_EDGE: edges})
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 3)})
-    sampler = GPUSampler(place(graph, DEVICE), spec, device=DEVICE)
-    seeds = {HOMOGENEOUS_NODE: torch.arange(5)}
+    graph = one_type(copies * NUM_NODES, (row + offsets).flatten(), (col + offsets).flatten())
+    sampler = GPUSampler(place(graph, DEVICE), spec_of(4, 3), device=DEVICE)
     for _ in range(2):
-        sampler.begin([NodeRequest(key=BatchKey(1, 0, b), seeds=seeds) for b in range(num_batches)]).finish()
+        sampler.begin([request_of(range(5), b) for b in range(num_batches)]).finish()
     ((workspace,),) = [pool._free for pool in sampler._pools.values()]
     parts = [*vars(workspace.kernels.memory).values(), *vars(workspace.host).values()]
     values = [value for part in parts for value in (part if isinstance(part, tuple) else (part,))]

@@ -1,7 +1,5 @@
 """The reference of HGT sampling against its properties, an independent count, and torch-sparse."""
 
-from collections import defaultdict
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
-from manyhop.sampling.random import Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
 
 WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "written", "author"), ("paper", "cites", "paper")
@@ -80,65 +77,6 @@ def test_nodes_and_edges(seeds, n):
     check_induced(edges, out)
     assert out.num_sampled_edges is None
     assert out.tree is None
-
-
-def first_hop_budget(edges, node_type, seeds, key):
-    """Budgets of one type after the seeds, counted anew, in order of first insertion."""
-    budget = defaultdict(float)
-    for index, (t, (row, col)) in enumerate(edges.items()):
-        if t[0] != node_type:
-            continue
-        for v in seeds.get(t[2], []):
-            column = row[col == v]
-            if len(column) > 50:
-                chosen = picks.uniform(
-                    fold(make_key(Use.HGT_BUDGET, *key, 0, index), v), len(column), 50, replace=False
-                )
-                column = column[chosen]
-            for w in column:
-                if w not in seeds.get(node_type, []):
-                    budget[int(w)] += 1 / len(column)
-    return budget
-
-
-@pytest.mark.parametrize("cites", [200, 4000])  # 4000: columns of more than 50
-def test_first_hop_draws_from_the_squared_budget(cites):
-    edges = random_edges(1, cites)
-    graph = graph_of(edges)
-    for batch in range(20):
-        seeds = {"paper": [4, 40, 17], "author": [1]}
-        out = ask(graph, take(5, 1), seeds, batch=batch)
-        for index, t in enumerate(("paper", "author")):
-            budget = first_hop_budget(edges, t, seeds, BatchKey(3, 0, batch))
-            cumw = np.cumsum(np.square(list(budget.values())))
-            key, weight = make_key(Use.HGT_PICK, 3, 0, batch, 0, index), np.diff(cumw, prepend=0.0)
-            slots = picks.weighted(key, weight, picks.by_sums(cumw), 5, replace=False)
-            assert out.node[t][len(seeds[t]) :].tolist() == [list(budget)[s] for s in slots]
-
-
-@pytest.mark.parametrize(
-    ("d", "limit", "kept"), [(50, 50, 50), (51, 50, 50), (51, None, 51), (200, 50, 50), (200, 1, 1)]
-)
-def test_edges_are_those_of_a_choice(d, limit, kept):
-    """Of parallel edges, of a seed given twice, and where some of the sources are not in the batch."""
-    row = np.arange(d) // 2 + 1
-    edges = EdgeInput(row=torch.from_numpy(row), col=torch.zeros(d, dtype=torch.int64))
-    graph = build_graph({"paper": 102}, {CITES: edges})
-    sampler = ReferenceHGTSampler(graph, HGTSpec(num_samples={"paper": ()}, max_neighbors=limit))
-    chosen = []
-    for last in (101, 20):
-        seeds = [0, *range(1, last + 1), 0]
-        out = sampler.sample(NodeRequest(key=BatchKey(3, 1, 4), seeds={"paper": torch.tensor(seeds)}))
-        key = fold(make_key(Use.HGT_EDGES, 3, 1, 4, 0), 0)
-        for column, node_key in ((0, key), (last + 1, fold(key, 1))):
-            expected = picks.uniform(node_key, d, -1 if limit is None else limit, replace=False)
-            if last == 101:
-                assert len(expected) == kept
-            mine = out.col[CITES] == column
-            assert out.edge_id[CITES][mine].tolist() == [e for e in expected.tolist() if row[e] <= last]
-            assert out.row[CITES][mine].tolist() == [row[e] for e in expected.tolist() if row[e] <= last]
-            chosen.append(out.edge_id[CITES][mine].tolist())
-    assert (chosen[0] == chosen[1]) == (kept == d)
 
 
 @pytest.mark.parametrize(("limit", "d", "expected"), [(7, 60, 7), (60, 60, 60), (None, 59, 59), (59, 60, 59)])

@@ -7,20 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests, some_edges
+from cpu_cases import E, N, assert_equal, check_equal, graphs, one_type, request_of, requests, some_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cpu_sampler import larger_graph, larger_request
 
 from manyhop.errors import GraphError, InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import (
-    BatchKey,
-    CPULaborSampler,
-    LaborSpec,
-    NodeRequest,
-    ReferenceLaborSampler,
-)
+from manyhop.sampling import BatchKey, CPULaborSampler, LaborSpec, ReferenceLaborSampler
 
 BACKENDS = [ReferenceLaborSampler, CPULaborSampler]
 
@@ -59,11 +52,9 @@ def test_equals_the_reference(weighted, data):
         return
     spec = data.draw(specs(graph, weighted=weighted))
     sampler, reference = CPULaborSampler(graph, spec), ReferenceLaborSampler(graph, spec)
-    for _ in range(data.draw(st.integers(1, 3))):  # the second batch meets what the first left in the workspace
-        request = data.draw(requests(graph))
-        if data.draw(st.booleans()):
-            request = replace(request, exclude=some_edges(data.draw, graph))
-        assert_same(sampler.sample(request), reference.sample(request))
+    batches = [data.draw(requests(graph)) for _ in range(data.draw(st.integers(1, 3)))]
+    batches = [replace(r, exclude=some_edges(data.draw, graph)) if data.draw(st.booleans()) else r for r in batches]
+    check_equal(sampler, reference, batches, assert_same)
 
 
 @pytest.mark.parametrize(
@@ -83,27 +74,23 @@ def test_equals_the_reference(weighted, data):
 )
 def test_batches_of_many_chunks(options):
     graph = larger_graph(2000, 30_000, 3000, weighted="weighted" in options)
-    spec = LaborSpec(**options | {"fanouts": {HOMOGENEOUS_EDGE: options["fanouts"]}})
+    spec = LaborSpec(**options | {"fanouts": {E: options["fanouts"]}})
     sampler, reference = CPULaborSampler(graph, spec), ReferenceLaborSampler(graph, spec)
-    for batch, num_seeds in enumerate([300, 40]):
-        request = larger_request(graph, num_seeds, batch)
-        assert_same(sampler.sample(request), reference.sample(request))
+    check_equal(sampler, reference, [larger_request(graph, n, b) for b, n in enumerate([300, 40])], assert_same)
 
 
 def test_more_picks_with_replacement_than_there_are_edges():
     """The largest degree is no bound for these."""
-    edge = EdgeInput(row=torch.tensor([1, 2, 3]), col=torch.tensor([0, 0, 0]))
-    graph = build_graph({HOMOGENEOUS_NODE: 4}, {HOMOGENEOUS_EDGE: edge})
-    spec = LaborSpec(fanouts={HOMOGENEOUS_EDGE: (70_000,)}, method="exact", replace=True)
-    request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([0])})
-    expected = ReferenceLaborSampler(graph, spec).sample(request)
-    assert expected.row[HOMOGENEOUS_EDGE].numel() == 70_000
-    assert_same(CPULaborSampler(graph, spec).sample(request), expected)
+    graph = one_type(4, [1, 2, 3], [0, 0, 0])
+    spec = LaborSpec(fanouts={E: (70_000,)}, method="exact", replace=True)
+    expected = ReferenceLaborSampler(graph, spec).sample(request_of([0]))
+    assert expected.row[E].numel() == 70_000
+    assert_same(CPULaborSampler(graph, spec).sample(request_of([0])), expected)
 
 
 def test_threads_and_processes():
     graph = larger_graph()
-    sampler = CPULaborSampler(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: (10, 5)}, importance=1))
+    sampler = CPULaborSampler(graph, LaborSpec(fanouts={E: (10, 5)}, importance=1))
     wanted = [larger_request(graph, 100, batch) for batch in range(8)]
     expected = [sampler.sample(request) for request in wanted]
     with ThreadPoolExecutor(4) as pool:
@@ -115,23 +102,18 @@ def test_threads_and_processes():
 def two_stars(d=40, shared=30):
     """Nodes 0 and 1, whose neighbours are 2 and following, ``d`` each, of which they share some."""
     first, second = torch.arange(d) + 2, torch.arange(d) + 2 + d - shared
-    edge = EdgeInput(
-        row=torch.cat([first, second]),
-        col=torch.arange(2).repeat_interleave(d),
-        weight=1 + torch.arange(2 * d).double() % 7,
-    )
-    return build_graph({HOMOGENEOUS_NODE: 2 + 2 * d}, {HOMOGENEOUS_EDGE: edge})
+    row, col = torch.cat([first, second]), torch.arange(2).repeat_interleave(d)
+    return one_type(2 + 2 * d, row, col, weight=1 + torch.arange(2 * d).double() % 7)
 
 
 def sample(backend, graph, batch=0, seeds=(0, 1), seed=0, fanouts=(8,), **options):
-    spec = LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options)
-    key = BatchKey(seed, 0, batch)
-    return backend(graph, spec).sample(NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: torch.tensor(seeds)}))
+    spec = LaborSpec(fanouts={E: fanouts}, **options)
+    return backend(graph, spec).sample(request_of(seeds, key=BatchKey(seed, 0, batch)))
 
 
 def neighbors(got, dst):
-    row, col = got.row[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
-    return set(got.node[HOMOGENEOUS_NODE][row[col == dst]].tolist())
+    row, col = got.row[E], got.col[E]
+    return set(got.node[N][row[col == dst]].tolist())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -144,28 +126,27 @@ class TestWhatLaborIs:
 
     def test_importance_prefers_what_many_share(self, backend):
         """Where a node of few neighbours takes most of them, one of many neighbours relies on those."""
-        edge = EdgeInput(row=torch.cat([torch.arange(40), torch.arange(10)]) + 2, col=torch.arange(50) // 40)
-        graph = build_graph({HOMOGENEOUS_NODE: 42}, {HOMOGENEOUS_EDGE: edge})
+        graph = one_type(42, torch.cat([torch.arange(40), torch.arange(10)]) + 2, torch.arange(50) // 40)
 
         def nodes(importance):
             samples = [sample(backend, graph, batch, importance=importance) for batch in range(60)]
-            return np.mean([s.node[HOMOGENEOUS_NODE].numel() for s in samples])
+            return np.mean([s.node[N].numel() for s in samples])
 
         assert nodes(0) > nodes(1) + 1 > nodes(-1) + 1
 
     @pytest.mark.parametrize("options", [{"importance": 1}, {"weighted": True}, {"weighted": True, "importance": -1}])
     def test_weights_of_edges_are_one_on_average(self, backend, options):
         got = sample(backend, two_stars(), **options)
-        weight, col = got.edge_weight[HOMOGENEOUS_EDGE], got.col[HOMOGENEOUS_EDGE]
+        weight, col = got.edge_weight[E], got.col[E]
         for dst in (0, 1):
             assert weight[col == dst].mean() == pytest.approx(1)
 
     def test_all_neighbours(self, backend):
         got = sample(backend, two_stars(), fanouts=(-1,), weighted=True)
         share = 1 + torch.arange(80) % 7
-        assert got.edge_id[HOMOGENEOUS_EDGE].tolist() == list(range(80))
+        assert got.edge_id[E].tolist() == list(range(80))
         expected = torch.cat([share[:40] / share[:40].float().mean(), share[40:] / share[40:].float().mean()])
-        assert torch.allclose(got.edge_weight[HOMOGENEOUS_EDGE], expected)
+        assert torch.allclose(got.edge_weight[E], expected)
 
 
 class TestErrors:
@@ -179,18 +160,18 @@ class TestErrors:
             ({"batch_dependency": -1}, "batch_dependency"),
             ({"method": "exact", "importance": 1}, "Importance"),
             ({"replace": True}, "Poisson"),
-            ({"fanouts": {HOMOGENEOUS_EDGE: (-2,)}}, "fanouts"),
+            ({"fanouts": {E: (-2,)}}, "fanouts"),
             ({"fanouts": {}}, "missing"),
         ],
     )
     def test_specs(self, backend, options, message):
         with pytest.raises(InputError, match=message):
-            backend(two_stars(), LaborSpec(**{"fanouts": {HOMOGENEOUS_EDGE: (1,)}} | options))
+            backend(two_stars(), LaborSpec(**{"fanouts": {E: (1,)}} | options))
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_no_weights(self, backend):
         with pytest.raises(GraphError, match="weights"):
-            backend(larger_graph(10, 20, 1), LaborSpec(fanouts={HOMOGENEOUS_EDGE: (1,)}, weighted=True))
+            backend(larger_graph(10, 20, 1), LaborSpec(fanouts={E: (1,)}, weighted=True))
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_seeds(self, backend):

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from cpu_cases import INT64_MAX, INT64_MIN, assert_equal
+from cpu_cases import INT64_MAX, INT64_MIN, E, N, check_equal, one_type, request_of, spec_of
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.graph.csc import BUCKETS, time_codes
-from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling import CPUSampler, ReferenceSampler
 
 LENGTHS = [0, 1, 31, 32, 33, 63, 64, 65, 100, 1000, 30_000, 0, 5, 32]
 
@@ -27,25 +26,15 @@ def test_limits_equal_the_reference(kind):
     rng = np.random.default_rng(3)
     time = np.concatenate([column_times(rng, kind, n) for n in LENGTHS])
     col = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
-    edge = EdgeInput(
-        row=torch.zeros(len(col), dtype=torch.int64), col=torch.from_numpy(col), time=torch.from_numpy(time)
-    )
-    graph = build_graph({HOMOGENEOUS_NODE: len(LENGTHS)}, {HOMOGENEOUS_EDGE: edge})
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3,)}, temporal="uniform", disjoint=True)
-    sampler, reference = CPUSampler(graph, spec), ReferenceSampler(graph, spec)
+    graph = one_type(len(LENGTHS), np.zeros_like(col), col, time=time)
+    spec = spec_of(3, temporal="uniform", disjoint=True)
     some = rng.choice(time, 20)
     near = [x + d for x in some.tolist() for d in (-1, 0, 1) if INT64_MIN <= x + d <= INT64_MAX]
     limits = np.array([*near, INT64_MIN, INT64_MAX])
     seeds = np.repeat(np.arange(len(LENGTHS)), len(limits))
     limit = torch.from_numpy(np.tile(limits, len(LENGTHS)))
-    for time_min in (None, {HOMOGENEOUS_NODE: limit.roll(7)}):
-        request = NodeRequest(
-            key=BatchKey(1, 0, 0),
-            seeds={HOMOGENEOUS_NODE: torch.from_numpy(seeds)},
-            time_max={HOMOGENEOUS_NODE: limit},
-            time_min=time_min,
-        )
-        assert_equal(sampler.sample(request), reference.sample(request))
+    limited = [request_of(seeds, time_max={N: limit}, time_min=low) for low in (None, {N: limit.roll(7)})]
+    check_equal(CPUSampler(graph, spec), ReferenceSampler(graph, spec), limited)
 
 
 def test_codes_rank_the_times():
@@ -57,12 +46,11 @@ def test_codes_rank_the_times():
 
 
 def test_times_are_coded_once_for_all_samplers():
-    edge = EdgeInput(row=torch.tensor([0, 1]), col=torch.tensor([1, 0]), time=torch.tensor([5, 6]))
-    graph = build_graph({HOMOGENEOUS_NODE: 2}, {HOMOGENEOUS_EDGE: edge})
-    csc, fanouts = graph.csc[HOMOGENEOUS_EDGE], {HOMOGENEOUS_EDGE: (1,)}
-    CPUSampler(graph, NeighborSpec(fanouts=fanouts))
+    graph = one_type(2, [0, 1], [1, 0], time=[5, 6])
+    csc = graph.csc[E]
+    CPUSampler(graph, spec_of(1))
     assert "time_codes" not in vars(csc)  # no memory for samplers that are not temporal
-    CPUSampler(graph, NeighborSpec(fanouts=fanouts, temporal="last", disjoint=True))
+    CPUSampler(graph, spec_of(1, temporal="last", disjoint=True))
     codes = vars(csc)["time_codes"]
-    CPUSampler(graph, NeighborSpec(fanouts=fanouts, temporal="uniform", disjoint=True))
+    CPUSampler(graph, spec_of(1, temporal="uniform", disjoint=True))
     assert csc.time_codes is codes
