@@ -45,7 +45,7 @@ def test_they_are_those_of_the_contract(key, num_walks, num_nodes):
 def test_a_walk_of_one_step_has_the_negatives_of_seed_edges():
     start = torch.arange(50)
     found = NegativeWalker([9]).sample(WalkRequest(key=KEYS[0], start=start))
-    _, expected = draw_negatives(KEYS[0], start.numpy(), NegativeTable.build(9), 50)
+    _, expected = draw_negatives(KEYS[0], start.numpy(), NegativeTable(9), 50)
     assert found[:, 1].tolist() == expected.tolist()
 
 

@@ -75,24 +75,24 @@ class TestTable:
     )
     def test_wrong_weights(self, weight, message):
         with pytest.raises(InputError, match=message):
-            NegativeTable.build(3, torch.tensor(weight))
+            NegativeTable(3, torch.tensor(weight))
 
     def test_too_many_nodes(self):
         with pytest.raises(InputError, match="2\\^32"):
-            NegativeTable.build(2**32)
+            NegativeTable(2**32)
 
     def test_wrong_times(self):
         with pytest.raises(InputError, match="Pass one time per node"):
-            NegativeTable.build(3, node_time=torch.tensor([1, 2]))
+            NegativeTable(3, node_time=torch.tensor([1, 2]))
 
     def test_draws_on_a_boundary_belong_to_the_next_node(self, monkeypatch):
         numbers = np.array(
             [0, 2**62 - 2**11, 2**62, 2**64 - 1], np.uint64
         )  # in [0, 1): 0, just below 1/4, 1/4, almost 1
         monkeypatch.setattr(negatives, "draw", lambda key, index: numbers[index])
-        table = NegativeTable.build(5, torch.tensor([0.0, 1.0, 0.0, 3.0, 0.0]))
+        table = NegativeTable(5, torch.tensor([0.0, 1.0, 0.0, 3.0, 0.0]))
         assert table.draw(np.uint64(0), np.arange(4), np.full(4, 5)).tolist() == [1, 1, 3, 3]
-        tiny = NegativeTable.build(2, torch.tensor([5e-324, 0.0], dtype=torch.float64))  # rounding reaches the total
+        tiny = NegativeTable(2, torch.tensor([5e-324, 0.0], dtype=torch.float64))  # rounding reaches the total
         assert tiny.draw(np.uint64(0), np.arange(4), np.full(4, 2)).tolist() == [0] * 4
 
 
@@ -100,7 +100,7 @@ class TestTimes:
     time = torch.tensor([5, 3, 9, 3, 7])
 
     def test_never_later(self):
-        table = NegativeTable.build(5, node_time=self.time)
+        table = NegativeTable(5, node_time=self.time)
         limit = np.array([3, 5, 6, 7, 8, 9, 100] * 30)
         _, nodes = draw_negatives(KEY, table, table, limit.size, limit)
         assert (self.time.numpy()[nodes] <= limit).all()
@@ -108,13 +108,13 @@ class TestTimes:
         assert set(nodes[limit >= 9].tolist()) == {0, 1, 2, 3, 4}
 
     def test_nobody_in_time(self):
-        table = NegativeTable.build(5, node_time=self.time)
-        src, dst = draw_negatives(KEY, table, NegativeTable.build(5), 20, np.full(20, 2))
+        table = NegativeTable(5, node_time=self.time)
+        src, dst = draw_negatives(KEY, table, NegativeTable(5), 20, np.full(20, 2))
         assert set(src.tolist()) == {1}  # the first of the earliest
         assert len(set(dst.tolist())) > 1  # no times: not restricted
 
     def test_weights_within_times(self):
-        table = NegativeTable.build(5, torch.tensor([1.0, 0.0, 5.0, 0.0, 0.0]), self.time)
+        table = NegativeTable(5, torch.tensor([1.0, 0.0, 5.0, 0.0, 0.0]), self.time)
         limit = np.array([2, 3, 5, 8, 9] * 20)
         _, nodes = draw_negatives(KEY, np.zeros(100, np.int64), table, 100, limit)
         assert set(nodes[limit < 9].tolist()) == {0}  # the earliest of positive weight, also before its time
@@ -125,7 +125,7 @@ class TestNeverTrue:
     edges = tuple((s, d) for s in range(4) for d in range(5) if (s, d) not in {(0, 1), (2, 3), (2, 4)})
 
     def test_first_attempts_are_the_plain_draws(self):
-        tables = NegativeTable.build(4), NegativeTable.build(5)
+        tables = NegativeTable(4), NegativeTable(5)
         plain = np.stack(draw_negatives(KEY, *tables, 50))
         kept = np.stack(draw_negatives(KEY, *tables, 50, avoid=lookup(4, 5, [(0, 0), (1, 1), (2, 2)])))
         true = ((plain[0] == plain[1]) & (plain[0] < 3)).nonzero()[0]
@@ -138,14 +138,14 @@ class TestNeverTrue:
 
     def test_pairs_in_time(self):
         time = torch.tensor([0, 0, 1, 1])
-        early, late = NegativeTable.build(4, node_time=time), NegativeTable.build(4)
+        early, late = NegativeTable(4, node_time=time), NegativeTable(4)
         avoid = lookup(4, 4, [(0, d) for d in range(4)] + [(1, d) for d in range(3)])
         src, dst = draw_negatives(KEY, early, late, 100, np.zeros(100, np.int64), avoid)
         assert set(zip(src.tolist(), dst.tolist(), strict=True)) == {(1, 3)}
 
     def test_times_are_given_up_rather_than_a_true_edge_returned(self):
         time = torch.tensor([0, 0, 1, 1])
-        table = NegativeTable.build(4, node_time=time)
+        table = NegativeTable(4, node_time=time)
         avoid = lookup(4, 4, [(s, d) for s in range(2) for d in range(2)])
         limit = np.zeros(200, np.int64)
         src, dst = draw_negatives(KEY, table, table, 200, limit, avoid)
@@ -156,7 +156,7 @@ class TestNeverTrue:
 
     def test_candidates_stay_in_order_of_time_when_times_are_given_up(self):
         """By (time, id): nodes 3, 1, 4, 2, 0. Node 3 alone is in time, and every pair with it is an edge."""
-        table = NegativeTable.build(5, node_time=torch.tensor([9, 1, 2, 0, 1]))
+        table = NegativeTable(5, node_time=torch.tensor([9, 1, 2, 0, 1]))
         others = np.array([1, 4, 2, 0])
         limit = np.zeros(40, np.int64)
         u_src, u_dst = (
@@ -172,27 +172,27 @@ class TestNeverTrue:
 
     def test_weights_are_never_given_up(self):
         avoid = lookup(4, 5, self.edges)
-        dst = NegativeTable.build(5, torch.tensor([1.0, 0.0, 1.0, 0.0, 1e-3]))
-        src, d = draw_negatives(KEY, NegativeTable.build(4), dst, 50, avoid=avoid)
+        dst = NegativeTable(5, torch.tensor([1.0, 0.0, 1.0, 0.0, 1e-3]))
+        src, d = draw_negatives(KEY, NegativeTable(4), dst, 50, avoid=avoid)
         assert set(zip(src.tolist(), d.tolist(), strict=True)) == {(2, 4)}
         with pytest.raises(InputError, match="source node 0"):
             draw_negatives(KEY, np.zeros(3, np.int64), dst, 3, avoid=avoid)
-        only_zero = NegativeTable.build(5, torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]))
+        only_zero = NegativeTable(5, torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]))
         with pytest.raises(InputError, match="all pairs"):
-            draw_negatives(KEY, NegativeTable.build(4), only_zero, 3, avoid=avoid)
+            draw_negatives(KEY, NegativeTable(4), only_zero, 3, avoid=avoid)
 
     def test_light_free_destination_survives_rounding(self):
         # 1e-20 is lost in the sum of the weights, so plain draws cannot hit it, but it is the only free one.
         weight = torch.tensor([1e-20, 1.0, 1.0])
         avoid = lookup(2, 3, [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)])
-        table = NegativeTable.build(3, weight)
-        src, dst = draw_negatives(KEY, NegativeTable.build(2), table, 10, avoid=avoid)
+        table = NegativeTable(3, weight)
+        src, dst = draw_negatives(KEY, NegativeTable(2), table, 10, avoid=avoid)
         assert (src == 0).all()
         assert (dst == 0).all()
 
     def test_nothing_left(self):
         full = lookup(2, 2, [(0, 0), (0, 1), (1, 0), (1, 1)])
-        table = NegativeTable.build(2)
+        table = NegativeTable(2)
         with pytest.raises(InputError, match="all pairs"):
             draw_negatives(KEY, table, table, 1, avoid=full)
         with pytest.raises(InputError, match="source node 1"):
@@ -200,7 +200,7 @@ class TestNeverTrue:
 
 
 def test_no_negatives():
-    table = NegativeTable.build(0)
+    table = NegativeTable(0)
     src, dst = draw_negatives(KEY, table, table, 0, avoid=lookup(0, 0, []))
     assert src.size == dst.size == 0
 

@@ -25,7 +25,7 @@ def lookup(edges, num_src=4, num_dst=5):
 
 
 def table(n, weight=None, time=None):
-    return NegativeTable.build(
+    return NegativeTable(
         n,
         None if weight is None else torch.tensor(weight),
         None if time is None else torch.tensor(time),

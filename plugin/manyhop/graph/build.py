@@ -220,7 +220,7 @@ def _build_csc(
         time = None if time is None else roomy(num_edges, np.int64).copy_(time)
     if colptr is None:
         assert col is not None
-        colptr = columns.pointers(col, num_src, num_dst)
+        colptr = columns.pointers(col, num_dst)
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
         raise GraphError(f"Expected fewer than 2^32 edges{of_type(edge_type)} per node, got {int(degree.max())}.")

@@ -46,8 +46,8 @@ def deal(
         row, row_wide, col, col_wide: sources and destinations; see :func:`count_buckets`, also for ``shift``.
         begin, end: range of edges.
         cursor: address of ``[num_buckets]``: position of each bucket's next edge; changed.
-        row_out, col_out, position_out: addresses of ``[num_edges] int32``, written: sources, destinations (0: not
-            needed) and positions in the input.
+        row_out, col_out, position_out: addresses of ``[num_edges] int32``, written: sources, destinations and
+            positions in the input.
     """
     wide_row, narrow_row, wide_col, narrow_col = i64(row, end), i32(row, end), i64(col, end), i32(col, end)
     rooms = i64(cursor, _ANY)
@@ -59,8 +59,7 @@ def deal(
         rooms[b] = k + 1
         rows[k] = np.int32(wide_row[e]) if row_wide else narrow_row[e]
         positions[k] = np.int32(e)
-        if col_out != 0:
-            cols[k] = np.int32(v)
+        cols[k] = np.int32(v)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -97,28 +96,6 @@ def settle(
         room[v] = k + 1
         rows[k] = old_rows[i]
         positions[k] = old_positions[i]
-
-
-@kernel("void(int64, boolean, int64, int64, int64, int64)")
-def point(col: int, wide: bool, begin: int, end: int, num_edges: int, colptr: int) -> None:
-    """Write the column pointers of edges that are in order of destination already.
-
-    Args:
-        col, wide: destinations, ascending; see :func:`count_buckets`.
-        begin, end: range of edges; writes the pointers after the destination of the edge before.
-        num_edges: how many there are.
-        colptr: address of ``[num_dst + 1] int64``, zeros; written up to the destination of edge ``end - 1``.
-    """
-    wide_col, narrow_col = i64(col, num_edges), i32(col, num_edges)
-    begins = i64(colptr, _ANY)
-    last = np.int64(-1)
-    if begin > 0:
-        last = wide_col[begin - 1] if wide else np.int64(narrow_col[begin - 1])
-    for e in range(begin, end):
-        v = wide_col[e] if wide else np.int64(narrow_col[e])
-        while last < v:
-            last += 1
-            begins[last] = e
 
 
 @helper

@@ -95,7 +95,8 @@ def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> 
     pieces = _cut(num_edges, threads * _PIECES)
     cursor = np.zeros((len(pieces), num_buckets), np.int64)
     colptr, rows, positions = roomy(num_dst + 1, np.int64), roomy(num_edges, np.int32), roomy(num_edges, np.int32)
-    cols = roomy(num_edges, np.int32) if shift else None
+    cols = roomy(num_edges, np.int32)
+    col_out = cols.data_ptr()
     wide_row, wide_col, scratch = row.dtype == torch.int64, col.dtype == torch.int64, _Scratch()
 
     def count_piece(k: int) -> int:
@@ -104,57 +105,38 @@ def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> 
 
     def deal_piece(k: int) -> int:
         begin, end = pieces[k]
-        tables = rows.data_ptr(), 0 if cols is None else cols.data_ptr(), positions.data_ptr()
+        tables = rows.data_ptr(), col_out, positions.data_ptr()
         deal(row.data_ptr(), wide_row, col.data_ptr(), wide_col, begin, end, shift, cursor[k].ctypes.data, *tables)
         return end - begin
 
     def settle_bucket(b: int) -> int:
-        assert cols is not None
         begin, end, first = int(bounds[b]), int(bounds[b + 1]), b << shift
         num_columns = min(1 << shift, num_dst - first)
         memory = scratch.take(8 * (end - begin) + 8 * num_columns)
-        tables = rows.data_ptr(), cols.data_ptr(), positions.data_ptr()
+        tables = rows.data_ptr(), col_out, positions.data_ptr()
         settle(*tables, begin, end, first, num_columns, colptr.data_ptr(), memory)
         return end - begin
 
-    passes = 1 + (shift > 0) + (time is not None)
-    bar = Progress("Sorting edges", passes * num_edges, unit="edges", delay=2.0)
+    bar = Progress("Sorting edges", (2 + (time is not None)) * num_edges, unit="edges", delay=2.0)
     try:
         in_threads(count_piece, range(len(pieces)), threads)
         counts = cursor.sum(0)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         cursor[:] = bounds[:-1] + np.cumsum(cursor, 0) - cursor  # where each piece begins to write in each bucket
         in_threads(deal_piece, range(len(pieces)), threads, bar)
-        if shift:
-            largest_first = np.argsort(-counts, kind="stable").tolist()
-            in_threads(settle_bucket, largest_first, threads, bar)
-            colptr[-1], cols = num_edges, None
-        else:
-            colptr.numpy()[:] = bounds
+        in_threads(settle_bucket, np.argsort(-counts, kind="stable").tolist(), threads, bar)
+        colptr[-1] = num_edges
+        del cols
         times = None if time is None else _sort_by_time(colptr, rows, positions, time, threads, bar)
     finally:
         bar.close()
     return Columns(colptr, rows, positions, times)
 
 
-def pointers(col: Tensor, num_src: int, num_dst: int) -> Tensor:
+def pointers(col: Tensor, num_dst: int) -> Tensor:
     """Return ``[num_dst + 1] int64`` column pointers of destinations ``[num_edges]`` that ascend."""
-    if not fits(num_src, num_dst, col.numel()):
-        return _count(col, num_dst)
-    from manyhop.graph.column_kernels import point
-
-    col = _plain(col)
-    num_edges, threads = col.numel(), torch.get_num_threads()
-    colptr, pieces = roomy(num_dst + 1, np.int64), _cut(num_edges, threads)
-    wide = col.dtype == torch.int64
-    colptr[int(col[-1]) + 1 if num_edges else 0 :] = num_edges
-
-    def point_piece(k: int) -> int:
-        point(col.data_ptr(), wide, *pieces[k], num_edges, colptr.data_ptr())
-        return 0
-
-    in_threads(point_piece, range(len(pieces)), threads)
-    return colptr
+    col = _plain(col) if num_dst < 2**31 - 1 else col.long()
+    return torch.searchsorted(col, torch.arange(num_dst + 1, dtype=col.dtype), out=roomy(num_dst + 1, np.int64))
 
 
 def in_threads(work: Callable[[int], int], todo: Sequence[int], threads: int, bar: Progress | None = None) -> None:

@@ -147,7 +147,7 @@ class DeferredCSC(CSC):
     def _group(self) -> CSC:
         row, col = (ids.cpu() for ids in self._edges())
         if self._in_order:
-            return CSC(num_src=self.num_src, colptr=columns.pointers(col, self.num_src, self.num_dst), row=row.int())
+            return CSC(num_src=self.num_src, colptr=columns.pointers(col, self.num_dst), row=row.int())
         colptr, row, position, _ = columns.group(row, col, self.num_src, self.num_dst)
         return CSC(num_src=self.num_src, colptr=colptr, row=row, perm=position)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,68 +20,46 @@ MAX_ATTEMPTS = 16
 """Draws of a negative that must not be a true edge, before it is drawn exactly among the other pairs."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NegativeTable:
-    """The nodes of one type as candidates for one endpoint of negative edges. Built once, by :meth:`build`.
+    """The nodes of one type as candidates for one endpoint of negative edges, sorted and summed once for all draws.
 
     Candidates are ordered by node id; with times by time, ties by node id.
+
+    Args:
+        num_nodes: number of nodes of the endpoint's type.
+        weight: ``[num_nodes]`` of any real dtype; nodes are drawn in proportion to it. ``None``: uniformly.
+        node_time: ``[num_nodes] int64`` time keys; only nodes that are not later than the seed edge are drawn.
+
+    Raises:
+        InputError: too many nodes, or weights or times of a wrong length or with wrong values.
     """
 
-    num_nodes: int
-    """Number of candidates."""
-
-    node: Ints | None
-    """``[num_nodes] int64``: candidate -> node; ``None`` if they agree."""
-
-    time: Ints | None
-    """``[num_nodes] int64``: time keys of the candidates, ascending; ``None`` without times."""
-
-    cumw: Floats | None
-    """``[num_nodes] float64``: running sum of the candidates' weights; ``None`` if all are equally likely."""
-
-    last_positive: Ints | None
-    """``[num_nodes] int64``: the last candidate of positive weight up to each candidate, -1 if none."""
-
-    first_positive: int
-    """The first candidate of positive weight."""
-
-    @staticmethod
-    def build(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> NegativeTable:
-        """Sort and sum the candidates once for all draws.
-
-        Args:
-            num_nodes: number of nodes of the endpoint's type.
-            weight: ``[num_nodes]`` of any real dtype; nodes are drawn in proportion to it. ``None``: uniformly.
-            node_time: ``[num_nodes] int64`` time keys; only nodes that are not later than the seed edge are drawn.
-
-        Raises:
-            InputError: too many nodes, or weights or times of a wrong length or with wrong values.
-        """
+    def __init__(self, num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> None:
         _check_nodes(num_nodes, node_time)
-        order = time = None
+        self.num_nodes = num_nodes
+        self.node: Ints | None = None
+        """``[num_nodes] int64``: candidate -> node; ``None`` if they agree."""
+        self.time: Ints | None = None
+        """``[num_nodes] int64``: time keys of the candidates, ascending; ``None`` without times."""
+        self.cumw: Floats | None = None
+        """``[num_nodes] float64``: running sum of the candidates' weights; ``None`` if all are equally likely."""
+        self.last_positive: Ints | None = None
+        """``[num_nodes] int64``: the last candidate of positive weight up to each candidate, -1 if none."""
+        self.first_positive = 0
+        """The first candidate of positive weight."""
         if node_time is not None:
-            order = np.argsort(node_time.numpy(), kind="stable")
-            time = node_time.numpy()[order]
-        cumw = last_positive = None
-        first_positive = 0
+            self.node = np.argsort(node_time.numpy(), kind="stable")
+            self.time = node_time.numpy()[self.node]
         if weight is not None:
             values = _checked_weight(weight, num_nodes)
-            cumw = np.cumsum(values if order is None else values[order])
-            positive = np.diff(cumw, prepend=0.0) > 0
-            last_positive = np.maximum.accumulate(np.where(positive, np.arange(num_nodes), -1))
-            first_positive = int(np.argmax(positive))
-        return NegativeTable(
-            num_nodes=num_nodes,
-            node=order,
-            time=time,
-            cumw=cumw,
-            last_positive=last_positive,
-            first_positive=first_positive,
-        )
+            self.cumw = np.cumsum(values if self.node is None else values[self.node])
+            positive = np.diff(self.cumw, prepend=0.0) > 0
+            self.last_positive = np.maximum.accumulate(np.where(positive, np.arange(num_nodes), -1))
+            self.first_positive = int(np.argmax(positive))
 
     @staticmethod
     def check(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> None:
-        """Raise InputError where :meth:`build` would; makes nothing."""
+        """Raise InputError where making one would; makes nothing."""
         _check_nodes(num_nodes, node_time)
         if weight is not None:
             _checked_weight(weight, num_nodes)

@@ -86,7 +86,7 @@ class EdgeSampler:
 
     def _table(self, node_type: NodeType, weight: Tensor | None) -> NegativeTable:
         time = self.graph.node_time.get(node_type)
-        return NegativeTable.build(self.graph.num_nodes[node_type], weight, None if time is None else time.cpu())
+        return NegativeTable(self.graph.num_nodes[node_type], weight, None if time is None else time.cpu())
 
     def _lookup(self, csc: CSC) -> EdgeLookup:
         return EdgeLookup(csc)

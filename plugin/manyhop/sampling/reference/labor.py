@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -34,34 +33,24 @@ SMALLEST_SHARE = 2.0**-512
 """Smallest share of a column's weight that an edge of positive weight has."""
 
 
-@dataclass(frozen=True)
-class Variates:
-    """The random numbers of all neighbours of a type in one hop, for all frontier nodes."""
+Variates = Callable[[Ints], U64]
+"""Neighbours ``[n]`` -> their random numbers ``[n] uint64``, for all frontier nodes."""
 
-    key: np.uint64
-    next_key: np.uint64
-    switch_key: np.uint64
-    dependency: int
-    step: int
 
-    @classmethod
-    def of(cls, spec: LaborSpec, key: BatchKey, hop: int, node_type: int) -> Variates:
-        """Create the numbers of a batch. A neighbour's number lasts ``batch_dependency`` batches."""
-        dependency = spec.batch_dependency
-        epoch, group, step = key.epoch, key.batch // max(dependency, 1), key.batch % max(dependency, 1)
-        if dependency == 0:
-            epoch, group, step = 0, 0, 0
-        hops = () if spec.layer_dependency else (hop,)
-        now, later = (make_key(Use.LABOR, key.seed, epoch, g, node_type, *hops) for g in (group, group + 1))
-        return cls(now, later, np.uint64(fold(now, -1)), dependency, step)
+def variates_of(spec: LaborSpec, key: BatchKey, hop: int, node_type: int) -> Variates:
+    """Return the numbers of a type's nodes in one hop. A neighbour's number lasts ``batch_dependency`` batches."""
+    every = spec.batch_dependency
+    epoch, group, step = (key.epoch, *divmod(key.batch, every)) if every else (0, 0, 0)
+    hops = () if spec.layer_dependency else (hop,)
+    now, later = (make_key(Use.LABOR, key.seed, epoch, g, node_type, *hops) for g in (group, group + 1))
 
-    def __call__(self, node: Ints) -> U64:
-        """``[n] uint64``: the number of each neighbour ``[n]``."""
-        now = draw(self.key, node)
-        if self.step == 0:
-            return now
-        switched = below(draw(self.switch_key, node), self.dependency) < self.step
-        return np.where(switched, draw(self.next_key, node), now)
+    def variates(node: Ints) -> U64:
+        if step == 0:
+            return draw(now, node)
+        switched = below(draw(fold(now, -1), node), every) < step
+        return np.where(switched, draw(later, node), draw(now, node))
+
+    return variates
 
 
 def tree_sum(x: Floats) -> float:
@@ -189,7 +178,7 @@ class ReferenceLaborSampler(ReferenceSampler):
         self, key: BatchKey, hop: int, index: int, dst: Frontier, frontier: Iterable[int], tree_time: list[Times]
     ) -> Iterable[Picked]:
         edge_type = self.graph.edge_types[index]
-        variates = Variates.of(self.labor, key, hop, self.graph.node_types.index(edge_type[0]))
+        variates = variates_of(self.labor, key, hop, self.graph.node_types.index(edge_type[0]))
         nodes = [dst.node[i] for i in frontier]
         return self._pick_all(edge_type, nodes, self.spec.fanouts[edge_type][hop], variates)
 

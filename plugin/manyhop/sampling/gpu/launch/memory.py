@@ -42,11 +42,6 @@ MOST_SEGMENTS = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 class Extent:
     """Layout of the batches of a launch: its segments and type ranges (see `kernels.tables`), and their memory.
 
-    Args:
-        plan: the graph and the spec.
-        shape: upper limits of batches and seeds.
-        capacity: of each batch.
-
     Raises:
         CapacityError: there are too many types or nodes, or keys and positions do not fit into an entry of the hash
             table.
@@ -181,15 +176,7 @@ class DeviceMemory:
 
     @classmethod
     def allocate(cls, plan: Plan, shape: Shape, capacity: Capacity, extent: Extent, pitch: int) -> DeviceMemory:
-        """Allocate the memory.
-
-        Args:
-            plan: the graph and the spec.
-            shape: upper limits of batches and seeds.
-            capacity: of each batch.
-            extent: layout of the launches.
-            pitch: the most programs of a segment.
-        """
+        """Allocate the memory."""
         device, num_hops, num_segments = plan.device, plan.num_hops, extent.num_segments
 
         def ints(n: int) -> Tensor:
@@ -247,13 +234,7 @@ class DeviceMemory:
 
 
 class HostMemory:
-    """Pinned memory that host and launches share: the descriptor of a launch, and its reports.
-
-    Args:
-        plan: the graph and the spec.
-        shape: upper limits of batches and seeds.
-        extent: layout of the launches.
-    """
+    """Pinned memory that host and launches share: the descriptor of a launch, and its reports."""
 
     def __init__(self, plan: Plan, shape: Shape, extent: Extent) -> None:
         pin, hops, num_segments = plan.device.type == "cuda", plan.num_hops + 1, extent.num_segments

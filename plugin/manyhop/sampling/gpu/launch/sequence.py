@@ -42,11 +42,6 @@ finish, pick, pick_wide, plant, spread = map(Ahead, (finish, pick, pick_wide, pl
 class KernelSequence:
     """Enqueues the kernels of a launch on the current stream.
 
-    Args:
-        plan: the graph and the spec.
-        shape: upper limits of batches and seeds.
-        capacity: of each batch.
-
     Raises:
         CapacityError: keys and positions do not fit into an entry of the hash table.
     """
