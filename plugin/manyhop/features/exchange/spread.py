@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from manyhop.system.arrays import flat_bytes
 
 AllToAll: TypeAlias = Callable[[Tensor, Tensor, list[int], list[int]], object]
 """``all_to_all(received, sent, from_ranks, to_ranks)``: bytes, and numbers of bytes by rank."""
+Flows: TypeAlias = Mapping[tuple[int, int], range]
 
 _CHUNK_BYTES = 32 << 20  # from one rank to another
 
@@ -29,35 +28,42 @@ def overlap(a: range, b: range) -> range:
     return range(begin, max(begin, min(a.stop, b.stop)))
 
 
-def send_in_chunks(
-    flows: Mapping[tuple[int, int], range], part: Tensor, begin: int, rank: int, num_ranks: int, all_to_all: AllToAll
-) -> Iterator[tuple[range, Tensor]]:
-    """Send rows to other ranks, and yield numbers and bytes of received rows. All ranks exhaust the iterator.
+def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> None:
+    """Copy common rows; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
+    both = overlap(rows, wanted)
+    there = target[both.start - wanted.start : both.stop - wanted.start]
+    there.copy_(source[both.start - rows.start : both.stop - rows.start])
+
+
+def send_rows(
+    part: Tensor, have: range, target: Tensor, wanted: range, flows: Flows, rank: int, num_ranks: int, send: AllToAll
+) -> None:
+    """Copy rows of this rank to its target, and send rows between ranks, in chunks. All ranks call it.
 
     Args:
-        flows: (sender, receiver) -> the rows that go this way, by their numbers in the whole tensor.
-        part: ``[count, ...]``: the rows of this rank, of at least one byte.
-        begin: number of the first of them.
+        part: ``[len(have), ...]``: rows of this rank, of at least one byte.
+        have: their numbers in the whole tensor.
+        target: ``[len(wanted), ...]``, written.
+        wanted: numbers of its rows.
+        flows: (sender, receiver) -> numbers of the rows that go this way.
         rank: this one.
         num_ranks: of all.
-        all_to_all: sends bytes between hosts.
+        send: sends bytes between hosts.
     """
+    copy_overlap(part, have, target, wanted)
     row_bytes = math.prod(part.shape[1:]) * part.itemsize
     chunk = max(1, _CHUNK_BYTES // row_bytes)
     for k in range(-(-max(map(len, flows.values()), default=0) // chunk)):
         pieces = {ends: flow[k * chunk : (k + 1) * chunk] for ends, flow in flows.items()}
         out = [pieces.get((rank, other), range(0)) for other in range(num_ranks)]
         into = [pieces.get((other, rank), range(0)) for other in range(num_ranks)]
-        sent = torch.cat([part[:0], *(part[p.start - begin : p.stop - begin] for p in out if p)]).cpu()
+        sent = torch.cat([part[:0], *(part[p.start - have.start : p.stop - have.start] for p in out if p)]).cpu()
         sizes = [len(p) * row_bytes for p in into]
         received = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
-        all_to_all(received, flat_bytes(sent), sizes, [len(p) * row_bytes for p in out])
+        send(received, flat_bytes(sent), sizes, [len(p) * row_bytes for p in out])
         for rows, data in zip(into, torch.split(received, sizes), strict=True):
             if rows:
-                yield rows, data
-
-
-Bytes = npt.NDArray[np.uint8]
+                copy_overlap(data.view(target.dtype).view(-1, *target.shape[1:]), rows, target, wanted)
 
 
 def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
@@ -93,35 +99,22 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
     every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
     parts = [range(other["begin"], other["end"]) for other in every]
     check_parts(parts, what)
-    part = part.contiguous()
-    mine = wanted[world.node]
+    mine, width = wanted[world.node], math.prod(part.shape[1:]) * part.dtype.itemsize
     rows = node_memory((len(mine), *part.shape[1:]), part.dtype, what)
-    width = math.prod(part.shape[1:]) * part.dtype.itemsize
-    here = overlap(parts[world.rank], mine)
-    source, target = flat_bytes(part).numpy(), flat_bytes(rows).numpy()  # torch would count writes
-    _copy(source, here, begin, target, mine.start, width)
-    if world.num_nodes > 1 and width > 0:
-        _send(torch.from_numpy(source), target, parts, wanted, width, exchange)
-    control.exchange(f"{what} is complete", {}, timeout=timeout)
-    return rows
-
-
-def _send(
-    source: Tensor, target: Bytes, parts: list[range], wanted: Sequence[range], width: int, exchange: Exchange
-) -> None:
-    """Send rows to the other nodes; every rank of a node receives from some ranks of each other."""
-    world = exchange.world
-    flows = {
+    flows = {  # every rank of a node receives from some ranks of each other
         (sender, ranks[sender % len(ranks)]): overlap(parts[sender], wanted[node])
         for node in range(world.num_nodes)
         for ranks in [world.ranks_of(node)]
         for sender in range(world.world_size)
         if world.nodes[sender] != node
     }
-    begin, first = parts[world.rank].start, wanted[world.node].start
-    rows = source.view(-1, width)  # bytes, as not all operators of torch support all dtypes
-    for come, data in send_in_chunks(flows, rows, begin, world.rank, world.world_size, exchange.all_to_all):
-        _copy(data.numpy(), come, come.start, target, first, width)
+    if width:
+        # As bytes, because not all operators support all dtypes; by numpy, because torch would count the writes.
+        source, target = (torch.from_numpy(flat_bytes(x).numpy()).view(-1, width) for x in (part, rows))
+        have, size = parts[world.rank], world.world_size
+        send_rows(source, have, target, mine, flows, world.rank, size, exchange.all_to_all)
+    control.exchange(f"{what} is complete", {}, timeout=timeout)
+    return rows
 
 
 def check_parts(parts: Sequence[range], what: str) -> int:
@@ -135,9 +128,3 @@ def check_parts(parts: Sequence[range], what: str) -> int:
             )
         end = p.stop
     return end
-
-
-def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, width: int) -> None:
-    """Copy some rows; ``begin`` and ``first`` are the numbers of the first rows of source and target."""
-    rows_there = slice((rows.start - first) * width, (rows.stop - first) * width)
-    target[rows_there] = source[(rows.start - begin) * width : (rows.stop - begin) * width]

@@ -6,18 +6,20 @@ import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from datetime import timedelta
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features.exchange.spread import check_parts
+from manyhop.features.exchange.spread import check_parts, copy_overlap, overlap, send_rows
 from manyhop.features.sources import DistributedRows
 from manyhop.features.whole_memory.communicators import binding, communicator, require_contexts, require_room
-from manyhop.features.whole_memory.partition import Division, Kind, copy_overlap, read_rows, send_rows
+from manyhop.features.whole_memory.partition import Division, Kind, read_rows
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
@@ -201,12 +203,21 @@ class WholeMemory:
         if check_parts(parts, self._name) != self.shape[0]:
             raise FeatureError(f"Expected parts of {self._name} with its {self.shape[0]} rows, got rows {parts}.")
         shards = self.division.shards
-        if self.division.kind == "distributed":
-            wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
-            send_rows(part, parts, self.local, wanted, self._rank, timeout=self._timeout)
+        have, held = parts[self._rank], [shards.rows_of(rank) for rank in range(len(parts))]
+        if self.division.kind == "continuous":
+            for rows in held:  # a copy writes to one GPU
+                copy_overlap(part, have, self.whole[rows.start : rows.stop], rows)
         else:
-            for held in map(shards.rows_of, range(shards.num_nodes)):  # a copy writes to one GPU
-                copy_overlap(part, parts[self._rank], self.whole[held.start : held.stop], held)
+            flows = {
+                (a, b): overlap(parts[a], rows) for a in range(len(parts)) for b, rows in enumerate(held) if a != b
+            }
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout)) if flows else None
+            send = partial(dist.all_to_all_single, group=group)
+            try:
+                send_rows(part, have, self.local, self.local_rows, flows, self._rank, len(parts), send)
+            finally:
+                if group is not None:
+                    dist.destroy_process_group(group)
         self.finish("is put together")
 
     def finish(self, what: str) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features.exchange.spread import overlap, send_in_chunks
 from manyhop.features.sources import Shards
 from manyhop.files import Rows
 from manyhop.system.progress import Progress
@@ -118,40 +114,3 @@ def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None,
         torch.cuda.current_stream().synchronize()
     finally:
         bar.close()
-
-
-def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> None:
-    """Copy common rows; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
-    both = overlap(rows, wanted)
-    there = target[both.start - wanted.start : both.stop - wanted.start]
-    there.copy_(source[both.start - rows.start : both.stop - rows.start])
-
-
-def send_rows(
-    part: Tensor, parts: Sequence[range], target: Tensor, wanted: Sequence[range], rank: int, *, timeout: float
-) -> None:
-    """Send rows between ranks, through host memory, a chunk at a time.
-
-    Args:
-        part: ``[len(parts[rank]), ...]``: rows of this rank.
-        parts: ``[num_ranks]``: numbers of the rows of each rank.
-        target: ``[len(wanted[rank]), ...]``: written: rows for this rank.
-        wanted: ``[num_ranks]``: numbers of the rows for each rank.
-        rank: this one, among all ranks of the run.
-        timeout: seconds to wait for other ranks.
-    """
-    import torch.distributed as dist
-
-    copy_overlap(part, parts[rank], target, wanted[rank])
-    ranks = range(len(parts))
-    if len(ranks) == 1:
-        return
-    flows = {(a, b): overlap(parts[a], wanted[b]) for a in ranks for b in ranks if a != b}
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    try:
-        send = partial(dist.all_to_all_single, group=group)
-        for come, data in send_in_chunks(flows, part, parts[rank].start, rank, len(ranks), send):
-            rows = data.view(target.dtype).view(-1, *target.shape[1:])
-            copy_overlap(rows, come, target, wanted[rank])
-    finally:
-        dist.destroy_process_group(group)
