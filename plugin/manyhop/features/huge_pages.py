@@ -30,14 +30,7 @@ def collapse(sources: Iterable[Any]) -> Thread | None:
     Only private memory without a file is changed, and of that only whole huge pages. What the system refuses stays as
     it is. The environment variable ``MANYHOP_HUGE_PAGES=0`` turns it off.
 
-    Args:
-        sources: what batches read rows from; the thread holds tensors until it is done with them. Others are left out.
-
-    Returns:
-        The thread, ``None`` if there is nothing to do.
-
-    Raises:
-        InputError: the environment variable is neither 0 nor 1.
+    Return the thread, which holds the tensors among ``sources`` until it is done; ``None`` if there is nothing to do.
     """
     wanted = os.environ.get("MANYHOP_HUGE_PAGES", "1")
     if wanted not in ("0", "1"):

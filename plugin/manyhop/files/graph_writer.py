@@ -92,10 +92,8 @@ class GraphWriter:
             raise InputError(f"{self.folder}: the folder cannot be created: {error.strerror}.") from error
         self._memory = memory or min(1 << 32, (available_memory() or 1 << 32) // 4)
         self._crc32, self._progress = crc32, progress
-        self._manifest: dict[str, Any] = {
-            "format": FORMAT, "version": VERSION, "homogeneous": homogeneous,
-            "nodes": [], "edges": [],
-        }  # fmt: skip
+        self._manifest: dict[str, Any] = {"format": FORMAT, "version": VERSION, "homogeneous": homogeneous}
+        self._manifest |= {"nodes": [], "edges": []}
         self._files: set[str] = set()
 
     def add_nodes(
@@ -159,8 +157,7 @@ class GraphWriter:
         names |= {name: self._path(f"{prefix}.{name}", dtype) for name, (dtype, _) in kinds.items()}
         edges.write(names, num_src, num_dst, progress=self._progress)
         entries = {name: self._entry(open_rows(path)) for name, path in names.items()}
-        entry: dict[str, Any] = {"type": list(edge_type), "count": edges.num_edges}
-        entry |= {name: entries[name] for name in tables}
+        entry = {"type": list(edge_type), "count": edges.num_edges, **{name: entries[name] for name in tables}}
         entry |= {"tensors": {name: entries[name] for name in kinds}, "transposed": sorted(transposed)}
         self._manifest["edges"].append(entry | self._others(prefix, others))
 

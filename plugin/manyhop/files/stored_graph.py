@@ -168,8 +168,7 @@ class StoredGraph:
     def check_columns(self, tensors: Mapping[int, Tensor]) -> None:
         """Check that compressed columns are ones, before anything is made of them. Reads them once.
 
-        Args:
-            tensors: ``id`` of rows -> the tensor, of all tables to check.
+        ``tensors``: ``id`` of rows -> the tensor, of all tables to check.
 
         Raises:
             GraphError: naming the file: columns that do not rise from 0 to the number of edges, or ids out of range.

@@ -94,7 +94,9 @@ class Exchange(RowExchange):
         largest = max((sum(map(math.prod, zip(counts, widths, strict=True))) for counts in wanted), default=0)
         questions = [self._question(routes, wanted[rank], rank, dtype) for rank in ranks]
         lengths, parts = [len(question) for question in questions], _number_of_parts(largest, self.world)
-        headers = self._compare_headers(tag, pattern.signature, lengths, parts)
+        received, work = self._send_headers(Status.ASKS, tag, pattern.signature, "", lengths, parts)
+        work.wait()
+        headers = compare_headers(self._name, received.view(len(ranks), -1), self.world.rank, tag)
         asked = [torch.empty(words, dtype=dtype, device="cpu") for words, _ in headers]
         wait_for(self._connected.swap_each(asked, questions))
         given = [words[: len(routes)].tolist() if len(words) else [0] * len(routes) for words in asked]
@@ -155,12 +157,6 @@ class Exchange(RowExchange):
 
     def _announce_end(self, status: Status, tag: Tag, text: str) -> None:
         self._last = self._send_headers(status, tag, 0, text, [0] * self.world.world_size, 0)[1]
-
-    def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
-        """Exchange headers with all ranks; return the words of each request, and the number of parts that it needs."""
-        received, work = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
-        work.wait()
-        return compare_headers(self._name, received.view(self.world.world_size, -1), self.world.rank, tag)
 
     def _send_headers(
         self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int

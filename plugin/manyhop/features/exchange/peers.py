@@ -46,20 +46,14 @@ class Peers:
             self.done = self._side.record_event()
 
     def swap(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], *, wait: bool = True) -> Any:
-        """Enqueue an exchange of parts of two tensors on the current stream.
+        """Enqueue an exchange of parts of two tensors on the current stream; RuntimeError: a rank is lost or late.
 
         Args:
             received: ``[...]``, output: data from each rank.
             sent: ``[...]``: data to each rank.
             expected: ``[ranks]``: entries from each rank; 0 from this one.
             sizes: ``[ranks]``: entries to each rank; 0 to this one.
-            wait: without a GPU, wait for the exchange.
-
-        Returns:
-            Without a GPU, and with ``wait=False``, the work to wait for; otherwise ``None``.
-
-        Raises:
-            RuntimeError: a rank is lost or late.
+            wait: without a GPU, wait for the exchange; otherwise return the work to wait for.
         """
         if self._on_gpu:
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)

@@ -152,14 +152,7 @@ def binding() -> ModuleType:
 
 
 def communicator(scope: Scope, *, timeout: float) -> Communicator:
-    """Return the communicator of this rank's scope, made when first requested. All ranks of the run call it.
-
-    Raises:
-        CapacityError: there is no room for it on a GPU.
-        InputError: no GPU, or multiple ranks with the same GPU.
-        MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks are late.
-    """
+    """Return the communicator of this rank's scope, made when first requested. All ranks of the run call it."""
     wmb = binding()
     ours = world.init(timeout=timeout)
     if ours.num_nodes == 1:

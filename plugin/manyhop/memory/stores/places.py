@@ -57,17 +57,12 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
             f"Expected device='cuda' with placement='pinned', 'device', 'sharded' or 'distributed', else None, got "
             f"placement={place!r} and device={device!r}."
         )
-    return _there(found, place)
-
-
-def _there(device: torch.device, place: str) -> torch.device:
-    """Return a GPU, if it exists."""
-    if not (device.index or 0) < torch.cuda.device_count():
+    if not (found.index or 0) < torch.cuda.device_count():
         raise InputError(
-            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
+            f"Expected a GPU for placement={place!r}, got {found}, and {torch.cuda.device_count()} CUDA devices are "
             "found. Keep the rows in host memory: placement='shared'."
         )
-    return device
+    return found
 
 
 def leaves_host(place: Place, device: Any) -> bool:
@@ -86,10 +81,7 @@ def rows_in(place: Place, device: torch.device | None, timeout: float | None) ->
 
 
 def as_it_is(value: Any) -> Any:
-    """Return rows that need no placement, as a store holds them; ``None`` for others.
-
-    Takes ``WholeMemory``, ``ShardedRows``, ``DistributedRows``, and memory of other libraries through DLPack.
-    """
+    """Return rows that need no placement, as a store holds them: of this package, or through DLPack; else ``None``."""
     if isinstance(value, ShardedRows | DistributedRows):
         return value
     if type(value).__name__ == "WholeMemory" and type(value).__module__.startswith("manyhop."):

@@ -42,11 +42,8 @@ class Connections:
     def take(self, key: str) -> Peers:
         """Return a communicator for an exchange, which later calls :meth:`give_back`. All ranks call it.
 
-        Args:
-            key: equal on all ranks, different each time.
-
-        Raises:
-            RankError: rank 0 is late; the former exchange does not end on this rank, or has broken.
+        The ``key`` is equal on all ranks, and different each time. RankError: rank 0 is late; the former exchange does
+        not end on this rank, or has broken.
         """
         number, before = self._choose(key) if world.current_rank() == 0 else self._hear(key)
         with self._condition:
