@@ -1,9 +1,7 @@
 """The GPU's gather, on CPU tensors in triton's interpreter: equal to indexing, for every source that kernels read."""
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -31,62 +29,6 @@ def random_bytes(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float64, torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64, torch.int16, torch.complex128],
-    ids=str,
-)
-@pytest.mark.parametrize("shape", [(50,), (50, 3), (50, 4, 5), (50, 2, 0), (1, 7)])
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
-def test_every_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...], index_dtype: torch.dtype) -> None:
-    source = (100 * torch.randn(shape)).to(dtype)
-    index = torch.randint(0, shape[0], (33,), dtype=index_dtype)
-    (got,) = gathered((source, index))
-    assert (got.dtype, got.shape) == (source.dtype, (33, *shape[1:]))
-    assert torch.equal(got, source[index.long()])
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_any_row_length_and_alignment(data: st.DataObject) -> None:
-    n, width, pad = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 1200)), data.draw(st.integers(0, 20))
-    offset = data.draw(st.integers(0, pad))
-    source = random_bytes(n, width + pad)[:, offset : offset + width]
-    index = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), dtype=torch.int64)
-    assert torch.equal(gathered((source, index))[0], source[index])
-
-
-VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "every other row": lambda x: x[::2],
-    "some columns": lambda x: x[:, 3:9],
-    "one column": lambda x: x[:, 4],
-    "every other column": lambda x: x[:, ::2],
-    "transposed": lambda x: x.t(),
-    "offset": lambda x: x[7:],
-    "expanded": lambda x: x[:1].expand(40, -1),
-    "parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
-    "conjugate": lambda x: torch.complex(x, -x).conj(),
-    "requires a gradient": lambda x: x.clone().requires_grad_(),
-}
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_views(name: str) -> None:
-    source = VIEWS[name](torch.randn(30, 16))
-    index = torch.randint(0, source.shape[0], (100,))
-    (got,) = gathered((source, index))
-    assert torch.equal(got, source[index])
-    assert got.requires_grad == source.requires_grad
-
-
-def test_arrays_also_backwards_and_read_only() -> None:
-    array = np.random.rand(30, 6)
-    array.flags.writeable = False
-    index = torch.randint(0, 30, (64,))
-    for source in (array, array[::-1], array[:, 1:3]):
-        assert np.array_equal(gathered((source, index))[0].numpy(), source[index.numpy()])
-
-
 @pytest.mark.parametrize("num", [1, 2, 4, 5, 16, 17, 35])
 def test_many_sources_of_all_widths_in_one_call(num: int) -> None:
     sources = [random_bytes(20 + k, 1 + 5 * k) if k % 3 else torch.randn(20, 4 * k + 4) for k in range(num)]
@@ -94,21 +36,6 @@ def test_many_sources_of_all_widths_in_one_call(num: int) -> None:
     for got, source, index in zip(gathered(*zip(sources, indices, strict=True)), sources, indices, strict=True):
         assert torch.equal(got, source[index.long()])
     assert gathered() == []
-
-
-def test_index_tensors_of_any_stride() -> None:
-    source = torch.randn(50, 3)
-    index = torch.randint(0, 50, (40, 2))[:, 1]
-    assert torch.equal(gathered((source, index))[0], source[index])
-    assert torch.equal(gathered((source, index[:1].expand(9)))[0], source[index[:1].expand(9)])
-
-
-def test_other_dimensions_and_sparse_tensors_index_themselves() -> None:
-    x, index = torch.randn(4, 30, 3), torch.randint(0, 4, (7,))
-    (across, sparse, plain) = gathered(RowRequest(x, index, 1), (x[:, :, 0].to_sparse(), index), (x, index))
-    assert torch.equal(across, x[:, index])
-    assert torch.equal(sparse.to_dense(), x[index, :, 0])
-    assert torch.equal(plain, x[index])
 
 
 def test_sources_that_change_between_calls() -> None:
@@ -123,19 +50,6 @@ def test_sources_that_change_between_calls() -> None:
     for k in range(30):  # fresh tensors may have the address of one that is gone
         y = torch.full((10, 8), float(k))
         assert torch.equal(gathered((y, index))[0], y[index])
-
-
-@pytest.mark.parametrize("bad", [-1, 100, 2**31 - 1, -(2**31), 2**62, -(2**63)])
-@pytest.mark.parametrize("width", [0, 1, 4, 100])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_an_index_out_of_range_is_named(bad: int, width: int, dtype: torch.dtype) -> None:
-    if dtype is torch.int32 and abs(bad) > 2**31:
-        return
-    fine, index = torch.randint(0, 100, (50,), dtype=dtype), torch.randint(0, 100, (100,), dtype=dtype)
-    index[77] = bad
-    message = rf"Expected indices in \[0, 100\) for feature x, got {bad} \(at position 77\)"
-    with pytest.raises(FeatureError, match=message):
-        gathered((torch.zeros(100, 3), fine), RowRequest(torch.zeros(100, width), index, name="feature x"))
 
 
 def test_an_empty_source_has_no_rows() -> None:
