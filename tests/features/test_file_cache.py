@@ -172,95 +172,79 @@ def folder(tmp_path):
     return tmp_path / "g"
 
 
-def check_folder_is_refused(open_):
-    with pytest.raises(InputError, match="only with placement='mapped' or 'auto'"):
-        open_(placement="process", cache=0.1)
+def pyg_loader(folder, size):
+    data = manyhop_pyg.open(folder, placement="mapped", cache=size)
+    return manyhop_pyg.NeighborLoader(data, [5, 3], batch_size=100, shuffle=True, seed=7, num_workers=2)
 
 
-def check_hits(loader):
-    """Require that an epoch finds rows in the cache, once this had the time to take those that come often."""
-    for _ in range(50):
-        if loader.stats(since="epoch").cache_hit_rate > 0.3:
-            return
-        epoch(loader)
-    pytest.fail(f"Of 50 epochs, the last found {loader.stats(since='epoch').cache_hit_rate:.3f} of its rows.")
+def stores_loader(folder, size):
+    found = files.open_graph(folder)
+    features = manyhop_pyg.FeatureStore(placement="mapped", cache=size)
+    features.put_tensor(found.nodes["_N"].tensors["x"], group_name=None, attr_name="x", index=None)
+    (kept,) = found.edges.values()
+    edges, pair = manyhop_pyg.GraphStore(), (kept.row.read(), kept.colptr.read())
+    edges.put_edge_index(pair, edge_type=None, layout="csc", size=(2000, 2000))
+    return manyhop_pyg.NeighborLoader((features, edges), [5, 3], batch_size=100, shuffle=True, seed=7, num_workers=2)
 
 
-def test_a_loader_of_pyg(folder):
-    def stores(cache):
-        found = files.open_graph(folder)
-        features, edges = manyhop_pyg.FeatureStore(placement="mapped", cache=cache), manyhop_pyg.GraphStore()
-        features.put_tensor(found.nodes["_N"].tensors["x"], group_name=None, attr_name="x", index=None)
-        (kept,) = found.edges.values()
-        pair = kept.row.read(), kept.colptr.read()
-        edges.put_edge_index(pair, edge_type=None, layout="csc", size=(2000, 2000))
-        return features, edges
-
-    options = {"num_neighbors": [5, 3], "batch_size": 100, "shuffle": True, "seed": 7, "num_workers": 2}
-    expected = [b.x for b in manyhop_pyg.NeighborLoader(manyhop_pyg.open(folder, placement="mapped"), **options)]
-    for data in (manyhop_pyg.open(folder, placement="mapped", cache=0.2), stores(0.2), stores(2000 * 80 // 5)):
-        loader = manyhop_pyg.NeighborLoader(data, **options)
-        for _ in range(2):
-            batches = [batch.x for batch in epoch(loader)]
-        assert loader.stats().seeds == 4000  # not those of batches that nobody asked for
-        check_hits(loader)
-        first = [batch.x for batch in manyhop_pyg.NeighborLoader(data, **options)]
-        assert all(torch.equal(a, b) for a, b in zip(first, expected, strict=True))
-        assert len(batches) == len(first)
-        before, other = loader.stats(), manyhop_pyg.NeighborLoader(data, **options)
-        iterator = iter(other)
-        nodes = next(iterator).num_nodes
-        iterator.close()
-        assert other.stats().totals["other_rows"] == nodes  # of the batch received alone
-        assert loader.stats().totals == before.totals
-    check_folder_is_refused(lambda **how: manyhop_pyg.open(folder, **how))
+def dgl_loader(folder, size):
+    g = manyhop_dgl.Graph.open(folder, placement="mapped", cache=size)
+    sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
+    options = {"batch_size": 100, "shuffle": True, "output": "tensors", "seed": 3}
+    return manyhop_dgl.DataLoader(g, torch.arange(2000), sampler, **options)
 
 
-def test_a_loader_of_dgl(folder):
-    def batches(**how):
-        g = manyhop_dgl.Graph.open(folder, placement="mapped", **how)
-        sampler = manyhop_dgl.NeighborSampler([5, 3], prefetch_node_feats=["x"])
-        loader = manyhop_dgl.DataLoader(
-            g, torch.arange(2000), sampler, batch_size=100, shuffle=True, output="tensors", seed=3
-        )
-        return [b.node_features["x"] for _ in range(2) for b in epoch(loader)], loader
-
-    (ours, loader), (expected, without) = batches(cache=0.2), batches()
-    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
-    assert without.stats().cache_hit_rate == 0
-    assert loader.stats().seeds == without.stats().seeds
-    check_hits(loader)
-    check_folder_is_refused(lambda **how: manyhop_dgl.Graph.open(folder, **how))
-
-
-def test_a_loader_of_graphbolt(folder):
+def graphbolt_loader(folder, size):
     stored = files.open_graph(folder)
     (edges,) = stored.edges.values()
-    graph = gb.fused_csc_sampling_graph(edges.colptr.read(), edges.row.read())
-    disk = gb.DiskBasedFeature(disk_path(stored))
-
-    def batches(feature):
-        items = gb.ItemSet(torch.arange(2000), names="seeds")
-        pipe = gb.ItemSampler(items, batch_size=100, shuffle=True, seed=3).sample_neighbor(graph, [5, 3])
-        features = gb.BasicFeatureStore({("node", None, "x"): feature})
-        loader = gb.DataLoader(pipe.fetch_feature(features, node_feature_keys=["x"]), num_workers=2)
-        return [m.node_features["x"] for _ in range(2) for m in epoch(loader)], loader
-
-    expected, without = batches(disk)
-    cached = gb.cpu_cached_feature(gb.DiskBasedFeature(disk_path(stored)), 2000 * 80 // 5)
-    ours, loader = batches(cached)
-    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
-    assert loader.stats().seeds == without.stats().seeds
-    check_hits(loader)
-    assert cached.miss_rate == pytest.approx(1 - loader.stats().cache_hit_rate)
-    cached.update(torch.zeros(1, 20), torch.tensor([4]))
-    assert torch.equal(
-        cached.read(torch.tensor([4, 5])), disk.read(torch.tensor([4, 5])) * torch.tensor([[0.0], [1.0]])
-    )
+    feature = gb.DiskBasedFeature(stored.nodes["_N"].tensors["x"].paths[0])
+    feature = feature if size is None else gb.cpu_cached_feature(feature, size)
+    items = gb.ItemSampler(gb.ItemSet(torch.arange(2000), names="seeds"), batch_size=100, shuffle=True, seed=3)
+    pipe = items.sample_neighbor(gb.fused_csc_sampling_graph(edges.colptr.read(), edges.row.read()), [5, 3])
+    features = gb.BasicFeatureStore({("node", None, "x"): feature})
+    loader = gb.DataLoader(pipe.fetch_feature(features, node_feature_keys=["x"]), num_workers=2)
+    loader.feature = feature
+    return loader
 
 
-def disk_path(stored):
-    return stored.nodes["_N"].tensors["x"].paths[0]
+def rows_of(batch):
+    return batch.x if hasattr(batch, "x") else batch.node_features["x"]
+
+
+@pytest.mark.parametrize("make", [pyg_loader, stores_loader, dgl_loader, graphbolt_loader])
+def test_batches_of_loaders_stay_the_same_and_find_rows_in_the_cache(folder, make):
+    loader, without = make(folder, 2000 * 80 // 5), make(folder, None)
+    for _ in range(2):
+        for batch, expected in zip(epoch(loader), epoch(without), strict=True):
+            assert torch.equal(rows_of(batch), rows_of(expected))
+    assert loader.stats().seeds == without.stats().seeds == 4000  # not those of batches that nobody asked for
+    assert without.stats().cache_hit_rate == 0
+    for _ in range(50):  # once the cache had the time to take the rows that come often
+        if (found := loader.stats(since="epoch").cache_hit_rate) > 0.3:
+            break
+        epoch(loader)
+    assert found > 0.3
+    if make is graphbolt_loader:
+        assert loader.feature.miss_rate == pytest.approx(1 - loader.stats().cache_hit_rate)
+        loader.feature.update(torch.zeros(1, 20), torch.tensor([4]))
+        assert not loader.feature.read(torch.tensor([4])).any()
+
+
+def test_batches_received_alone_are_counted_by_their_loader(folder):
+    data = manyhop_pyg.open(folder, placement="mapped", cache=0.2)
+    loader, other = (manyhop_pyg.NeighborLoader(data, [5, 3], batch_size=100, num_workers=2) for _ in range(2))
+    epoch(loader)
+    before, iterator = loader.stats(), iter(other)
+    nodes = next(iterator).num_nodes
+    iterator.close()
+    assert other.stats().totals["other_rows"] == nodes
+    assert loader.stats().totals == before.totals
+
+
+@pytest.mark.parametrize("open_", [manyhop_pyg.open, manyhop_dgl.Graph.open])
+def test_a_cache_of_memory_is_refused(folder, open_):
+    with pytest.raises(InputError, match="only with placement='mapped' or 'auto'"):
+        open_(folder, placement="process", cache=0.1)
 
 
 def test_a_size_by_the_memory_that_is_available(tmp_path, monkeypatch):
