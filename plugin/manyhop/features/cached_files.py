@@ -82,7 +82,7 @@ class FileCache:
         """``[num_rows]``: 1 + the slot of a cached row; 0: not cached."""
         self._visits = memory[_LINE + 4 * num_rows :][:num_rows]
         self._rows = memory[len(memory) - capacity * width :]
-        self._counts, self._counting, self._renewing = HitCounts(), threading.Lock(), threading.Lock()
+        self._counts, self._renewing = HitCounts(), threading.Lock()
         self._is_new = True
 
     @staticmethod
@@ -195,10 +195,8 @@ class FileCache:
         return (VISITS_PER_ROW if self.has_chosen else 1) * self.capacity
 
     def _count_requested(self, count: int) -> int:
-        """Return about how many rows were requested since rows were selected: processes may overwrite each other."""
-        with self._counting:
-            total = int(self._header[1]) + count
-            self._header[1] = total
+        """Return about how many rows were requested since rows were selected: readers may overwrite each other."""
+        total = self._header[1] = int(self._header[1]) + count
         return total
 
     def _renew(self, source: Any) -> None:

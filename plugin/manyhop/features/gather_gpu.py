@@ -148,10 +148,8 @@ class Plan:
     def __init__(self, requests: Sequence[RowRequest], device: torch.device) -> None:
         self.staged: list[int] = []
         """Positions of requests whose rows the GPU cannot read."""
-
         self.others: list[int] = []
         """Positions of requests whose sources index themselves."""
-
         self._generation = pinned.generation()
         first = {id(request.source): i for i, request in reversed(list(enumerate(requests)))}
         self._distinct = [(i, _reference(requests[i].source), _where(requests[i].source)) for i in first.values()]

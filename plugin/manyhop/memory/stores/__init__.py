@@ -1,6 +1,6 @@
 """Tensors and topology in their memory: placed once, read by all loaders of the process."""
 
-from manyhop.memory.stores.copies import WHOLE_ONCE, Copy, Version, checksum, is_movable
+from manyhop.memory.stores.copies import WHOLE_ONCE, checksum
 from manyhop.memory.stores.places import (
     GPURows,
     StoreExchange,
@@ -15,18 +15,15 @@ from manyhop.memory.stores.spread import TopologyPlace, is_held, place_for_topol
 
 __all__ = [
     "WHOLE_ONCE",
-    "Copy",
     "GPURows",
     "NodeRows",
     "StoreExchange",
     "TopologyPlace",
-    "Version",
     "as_it_is",
     "check_graph_place",
     "checksum",
     "counts_of_parts",
     "is_held",
-    "is_movable",
     "leaves_host",
     "place_for_topology",
     "rows_in",
