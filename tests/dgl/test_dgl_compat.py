@@ -144,22 +144,6 @@ def test_processes_that_are_spawned_can_unpickle_graphs(tmp_path):
     assert done.stdout.split() == ["12", "12"], done.stderr
 
 
-@needs_dgl
-def test_threads_that_import_at_once():
-    out = run("""
-        import manyhop_dgl
-        from concurrent.futures import ThreadPoolExecutor
-
-        def build(n):
-            import dgl
-            return dgl.graph(([0], [n])).num_nodes()
-
-        with ThreadPoolExecutor(4) as pool:
-            print(list(pool.map(build, range(1, 9))))
-    """)
-    assert out.strip() == "[2, 3, 4, 5, 6, 7, 8, 9]"
-
-
 def make_package(folder, *, library, graphbolt):
     package = folder / "dgl"
     for name in ("graphbolt", "sparse", "dgl_sparse"):

@@ -5,8 +5,11 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
-pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+import manyhop_dgl
+
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 # The mode of dgl.distributed without servers; for tests of scripts, DGL has it for the same purpose.
 SCRIPT = """
@@ -71,8 +74,6 @@ def test_a_script_of_dgl_distributed(tmp_path):
 
 
 def test_dgls_samplers_get_the_arguments():
-    import manyhop_dgl
-
     theirs = manyhop_dgl.NeighborSampler([3, 2], edge_dir="out", mask="m", replace=True, output_device="cpu").of_dgl()
     assert type(theirs).__module__ == "dgl.dataloading.neighbor_sampler"
     names = ("fanouts", "edge_dir", "prob", "replace", "output_device")
@@ -82,3 +83,16 @@ def test_dgls_samplers_get_the_arguments():
     assert [getattr(labor.of_dgl(), name) for name in names] == [[4], "p", 1, True]
     pairs = manyhop_dgl.GlobalUniform(3, exclude_self_loops=False, replace=True).of_dgl()
     assert (pairs.k, pairs.exclude_self_loops, pairs.replace) == (3, False, True)
+
+
+def test_what_partitions_take_from_graphbolt():
+    gb = dgl.graphbolt
+    indptr = torch.tensor([0, 2, 2, 5])
+    assert gb.expand_indptr(indptr, dtype=torch.int32, output_size=5).tolist() == [0, 0, 2, 2, 2]
+    found = gb.expand_indptr(indptr, node_ids=torch.tensor([7, 8, 9]))
+    assert (found.tolist(), found.dtype) == ([7, 7, 9, 9, 9], torch.int64)
+    with pytest.raises(ValueError, match="dtype or node_ids"):
+        gb.expand_indptr(indptr)
+    assert gb.etype_tuple_to_str(("a", "b", "c")) == "a:b:c"
+    with pytest.raises(TypeError, match="'ab'"):
+        gb.etype_tuple_to_str("ab")

@@ -134,22 +134,6 @@ def test_left_out_edges_of_typed_graphs():
     assert left_out(g, seeds, exclude=lambda edges: {"plays": edges[PLAYS]})[PLAYS] == [3, 5]
 
 
-@pytest.mark.parametrize("mode", ["self", "reverse_id", "callable"])
-def test_blocks_equal_those_of_dgl_sampler_around_the_same_edges(mode):
-    g = graph()
-    options = {"exclude": mode}
-    if mode == "reverse_id":
-        options["reverse_eids"] = torch.randperm(g.num_edges())
-    if mode == "callable":
-        options["exclude"] = lambda edges: edges.repeat(2)
-    sampler = NeighborSampler([-1, -1])
-    edges = torch.tensor([8, 4, 1])
-    ours = as_edge_prediction_sampler(sampler, **options).sample(g, edges)
-    theirs = dgl.dataloading.as_edge_prediction_sampler(sampler, **options).sample(g, edges)
-    same_graphs(ours[1], theirs[1])
-    assert same_batch(ours, theirs)
-
-
 def test_a_batch_and_its_negatives_are_functions_of_the_key():
     g = typed_graph()
     edges = {"plays": torch.arange(20), "follows": torch.arange(20)}
@@ -264,15 +248,6 @@ def test_global_negatives_of_dense_graphs_are_as_many_as_there_are():
     assert [ids.tolist() for ids in pairs] == [[5], [4]]
     full = dgl.graph((src, dst))
     assert manyhop_dgl.GlobalUniform(3, seed=0)(full, torch.arange(10))[0].numel() == 0
-
-
-def test_labels_are_marked_for_loaders():
-    g = graph()
-    sampler = as_edge_prediction_sampler(NeighborSampler([2], prefetch_node_feats=["feat"]), prefetch_labels=["weight"])
-    _, pairs, (block,) = sampler.sample(g, torch.arange(4))
-    assert isinstance(pairs._edge_frames[0]._columns["weight"], dgl.frame.LazyFeature)
-    assert isinstance(block._node_frames[0]._columns["feat"], dgl.frame.LazyFeature)
-    assert isinstance(sampler, dgl.dataloading.EdgePredictionSampler)
 
 
 @pytest.mark.parametrize("edges", [[5, 1, 9], [5]])

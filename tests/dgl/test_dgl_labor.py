@@ -144,14 +144,6 @@ def test_a_batch_is_a_function_of_its_key():
     assert same_batch(*(sample_for_key(one, g, seeds, BatchKey(1, 2, 3)) for one in (sampler, LaborSampler([3, 3]))))
 
 
-@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt")
-def test_in_a_loader_of_dgl():
-    g = graph()
-    for inputs, outputs, blocks in dgl.dataloading.DataLoader(g, torch.arange(60), LaborSampler([3, 3]), batch_size=20):
-        assert torch.equal(blocks[0].srcdata["feat"], g.ndata["feat"][inputs])
-        assert torch.equal(blocks[-1].dstdata[dgl.NID], outputs)
-
-
 def test_importance_is_for_the_cpu():
     arguments = LaborSampler([3], importance_sampling=1).arguments()
     topology = arguments.topology(graph())

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def test_training_and_loaders_made_anew(options):
     from pytorch_lightning.utilities.data import _update_dataloader
 
-    g = graph()
+    g = graph("plain")
     loader = DataLoader(g, torch.arange(90), sampler(seed=1), batch_size=16, shuffle=True, seed=4, **options)
     again = _update_dataloader(loader, loader.sampler)
     assert type(again) is DataLoader
@@ -44,7 +44,9 @@ def test_training_and_loaders_made_anew(options):
 def test_ranks_options_of_loaders_made_anew():
     from pytorch_lightning.utilities.data import _update_dataloader
 
-    loader = DataLoader(graph(), torch.arange(90), sampler(), batch_size=16, use_ddp=True, ddp_seed=3, rank_timeout=50)
+    loader = DataLoader(
+        graph("plain"), torch.arange(90), sampler(), batch_size=16, use_ddp=True, ddp_seed=3, rank_timeout=50
+    )
     again = _update_dataloader(loader, loader.sampler)
     assert (again.use_ddp, again.ddp_seed, again.seed, again.rank_timeout) == (True, 3, 3, 50.0)
     assert [flat(batch) for batch in again] == [flat(batch) for batch in loader]
@@ -56,7 +58,7 @@ def test_the_placement_of_loaders_made_anew(placement):
     from pytorch_lightning.utilities.data import _update_dataloader
 
     options = {"batch_size": 16, "device": "cuda", "placement": placement, "seed": 4}
-    loader = DataLoader(graph(), torch.arange(90), sampler(seed=1), **options)
+    loader = DataLoader(graph("plain"), torch.arange(90), sampler(seed=1), **options)
     again = _update_dataloader(loader, loader.sampler)
     assert vars(again)["placement"] == placement
     assert _places(again) == _places(loader)

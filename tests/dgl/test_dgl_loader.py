@@ -2,44 +2,13 @@
 
 import pytest
 import torch
+from test_dgl_loader_tensors import graph
 
 import manyhop_dgl
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
 NeighborSampler = manyhop_dgl.NeighborSampler
-
-NUM_NODES, NUM_EDGES = 200, 1600
-
-
-def graph():
-    g = torch.Generator().manual_seed(0)
-    src, dst = torch.randint(0, NUM_NODES, (2, NUM_EDGES), generator=g)
-    graph = dgl.graph((src, dst), num_nodes=NUM_NODES)
-    graph.ndata["x"] = torch.randn(NUM_NODES, 3, generator=g)
-    graph.ndata["y"] = torch.arange(NUM_NODES)
-    graph.edata["w"] = torch.rand(NUM_EDGES, generator=g)
-    return graph
-
-
-def typed_graph():
-    g = torch.Generator().manual_seed(1)
-
-    def edges(num_src, num_dst):
-        return torch.randint(0, num_src, (300,), generator=g), torch.randint(0, num_dst, (300,), generator=g)
-
-    graph = dgl.heterograph(
-        {
-            ("paper", "cites", "paper"): edges(80, 80),
-            ("author", "writes", "paper"): edges(30, 80),
-            ("paper", "by", "author"): edges(80, 30),
-        },
-        num_nodes_dict={"paper": 80, "author": 30},
-    )
-    graph.nodes["paper"].data["x"] = torch.randn(80, 3, generator=g)
-    graph.nodes["author"].data["x"] = torch.randn(30, 5, generator=g)
-    graph.edges["writes"].data["w"] = torch.randn(300, generator=g)
-    return graph
 
 
 def sampler(**kwargs):
@@ -56,7 +25,7 @@ def flat(batch):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_hold_what_the_sampler_prefetches(num_workers):
-    g = graph()
+    g = graph("plain")
     loader = DataLoader(g, torch.arange(90), sampler(), batch_size=32, shuffle=True, num_workers=num_workers)
     seen = []
     for input_nodes, output_nodes, blocks in loader:
@@ -78,7 +47,7 @@ def test_batches_hold_what_the_sampler_prefetches(num_workers):
 @pytest.mark.parametrize("name", ["full", "shadow", "saint", "cluster"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_samplers_of_dgl_run_in_threads(name, num_workers, tmp_path):
-    g = graph()
+    g = graph("plain")
     data = {"prefetch_ndata": ["x"], "prefetch_edata": ["w"]} if name in ("saint", "cluster") else {}
     make = {
         "full": lambda: dgl.dataloading.MultiLayerFullNeighborSampler(2, prefetch_node_feats=["x"]),
@@ -98,7 +67,7 @@ def test_samplers_of_dgl_run_in_threads(name, num_workers, tmp_path):
 
 
 def test_seeds_of_several_types():
-    g = typed_graph()
+    g = graph("typed")
     seeds = {"paper": torch.arange(50), "author": torch.arange(10, 30)}
     names = {"paper": ["x"], "author": ["x"]}
     sampler = NeighborSampler([3, 2], prefetch_node_feats=names, prefetch_edge_feats={"writes": ["w"]})
@@ -117,7 +86,7 @@ def test_seeds_of_several_types():
 
 
 def test_edge_prediction():
-    g = graph()
+    g = graph("plain")
     negative = dgl.dataloading.negative_sampler.Uniform(2)
     edges = dgl.dataloading.as_edge_prediction_sampler(
         sampler(prefetch_labels=None), negative_sampler=negative, prefetch_labels=["w"]
@@ -147,12 +116,16 @@ class GivenBatches:
 
 
 def test_a_dataset_of_batches():
-    loader = DataLoader(graph(), GivenBatches(), sampler(), num_workers=1)
+    loader = DataLoader(graph("plain"), GivenBatches(), sampler(), num_workers=1)
     assert [batch[1].numel() for batch in loader] == [5, 7, 2]
     assert len(loader) == 3
-    shuffled = DataLoader(graph(), GivenBatches(), sampler(), shuffle=True)
+    shuffled = DataLoader(graph("plain"), GivenBatches(), sampler(), shuffle=True)
     assert [batch[1].numel() for batch in shuffled] == [2, 7, 5]
-    assert [batch[1].numel() for batch in DataLoader(graph(), iter(GivenBatches().batches), sampler())] == [5, 7, 2]
+    assert [batch[1].numel() for batch in DataLoader(graph("plain"), iter(GivenBatches().batches), sampler())] == [
+        5,
+        7,
+        2,
+    ]
 
 
 class Endless(torch.utils.data.Dataset):
@@ -169,27 +142,27 @@ class Endless(torch.utils.data.Dataset):
 
 
 def test_a_map_style_dataset_ends_with_its_length():
-    loader = DataLoader(graph(), Endless(lambda i: torch.arange(4) + 4 * i), sampler())
+    loader = DataLoader(graph("plain"), Endless(lambda i: torch.arange(4) + 4 * i), sampler())
     assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     ids = Endless(lambda i: 2 * i)
-    assert [batch[1].tolist() for batch in DataLoader(graph(), ids, sampler(), batch_size=2)] == [[0, 2], [4]]
-    by_type = DataLoader(graph(), {"_N": ids}, sampler(), batch_size=2)
+    assert [batch[1].tolist() for batch in DataLoader(graph("plain"), ids, sampler(), batch_size=2)] == [[0, 2], [4]]
+    by_type = DataLoader(graph("plain"), {"_N": ids}, sampler(), batch_size=2)
     assert [batch[1]["_N"].tolist() for batch in by_type] == [[0, 2], [4]]
-    assert sampler().sample(graph(), ids)[1].tolist() == [0, 2, 4]
+    assert sampler().sample(graph("plain"), ids)[1].tolist() == [0, 2, 4]
 
 
 def test_resume_in_a_dataset_of_batches():
-    first = DataLoader(graph(), GivenBatches(), sampler(), seed=2)
-    whole = [flat(batch) for batch in DataLoader(graph(), GivenBatches(), sampler(), seed=2)]
+    first = DataLoader(graph("plain"), GivenBatches(), sampler(), seed=2)
+    whole = [flat(batch) for batch in DataLoader(graph("plain"), GivenBatches(), sampler(), seed=2)]
     iterator = iter(first)
     assert flat(next(iterator)) == whole[0]
-    again = DataLoader(graph(), GivenBatches(), sampler(), num_workers=1)
+    again = DataLoader(graph("plain"), GivenBatches(), sampler(), num_workers=1)
     again.load_state_dict(first.state_dict())
     assert [flat(batch) for batch in again] == whole[1:]
 
 
 def test_a_loader_is_one_of_torchs_and_of_dgls():
-    loader = DataLoader(graph(), torch.arange(20), sampler(), batch_size=8, drop_last=True)
+    loader = DataLoader(graph("plain"), torch.arange(20), sampler(), batch_size=8, drop_last=True)
     assert isinstance(loader, dgl.dataloading.DataLoader)
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert (loader.batch_size, loader.drop_last, len(loader)) == (8, True, 2)

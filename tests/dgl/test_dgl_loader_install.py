@@ -115,11 +115,3 @@ def test_a_stock_script_of_several_processes(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     assert "same 300" in done.stdout
     assert "argv ['--flag']" in done.stdout
-
-
-def test_help(monkeypatch, capsys):
-    from manyhop_dgl.__main__ import main
-
-    monkeypatch.setattr(sys, "argv", ["manyhop_dgl", "--help"])
-    main()
-    assert capsys.readouterr().out.startswith("usage: python -m manyhop_dgl SCRIPT")

@@ -8,10 +8,7 @@ from group_stand_ins import dgl_on_stand_in
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop.features import RowRequest
-from manyhop.memory.placement import Hardware
 from manyhop_dgl.loader.batches import FrameColumns
-from manyhop_dgl.samplers.edges import sampler_of_nodes
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
@@ -91,6 +88,8 @@ def test_tensors_are_the_same_batches(kind, num_workers):
     for _ in range(2):
         for ours, batch in zip(tensors, list(blocks), strict=True):
             same_data(ours, batch, g)
+    for i, batch in enumerate(loader(kind, g)):
+        same_data(tensors.batch(batch[1], key=(3, 0, i)), batch, g)
     assert tensors.stats().edges == blocks.stats().edges
     assert tensors.stats().seeds == 120
 
@@ -138,6 +137,9 @@ def test_seed_edges(kind):
     for ours, batch in zip(made, links(kind, g), strict=True):
         same_links(ours, batch, g)
         same_links(ours.to("cpu"), batch, g)
+    for i, batch in enumerate(links(kind, g)):
+        ids = {t: batch[1].edges[t].data["_ID"] for t in g.canonical_etypes}
+        same_links(made.batch(ids if kind == "typed" else ids["_N", "_E", "_N"], key=(3, 0, i)), batch, g)
     assert made.stats().seeds == (70 if kind == "typed" else 50)
 
 
@@ -246,47 +248,6 @@ def test_data_replaced_while_batches_are_made_ahead(gpu, num_workers):
             g.ndata["x"] = torch.randn(100, 5)
         if i == 5:
             g.ndata["x"].zero_()
-
-
-@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
-@pytest.mark.parametrize("use_uva", [False, True])
-def test_where_data_go(monkeypatch, kind, use_uva):
-    from manyhop.loading.gpu.decide import decide_memory
-    from manyhop.loading.gpu.memory import Sources
-    from manyhop.ranks import cuda
-
-    there = torch.device("meta")
-    monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))
-    g = graph(kind)
-    made = loader(kind, g)
-    columns = FrameColumns(made._prefetched, made.gpu_cache)
-    topology = sampler_of_nodes(made.graph_sampler).arguments().topology(g).graph
-    mode = "pinned-cuda" if use_uva else None
-    memory = decide_memory(columns.named(), topology, there, mode, together=False, timeout=1.0)
-    assert memory.topology == ("pinned" if use_uva else "device")
-    assert len(memory.placement.features) == (5 if kind == "typed" else 3)
-    node_type = g.ntypes[0]
-    rows = g.nodes[node_type].data["x"]
-    title = f"'x' of node type {node_type!r}"
-
-    kept = []  # copies live as long as they are used
-
-    def placed():
-        kept.append(Sources(memory))
-        return columns.place(kept[-1], there)
-
-    def read_from(source):
-        request = RowRequest(source, torch.arange(3), 0, title, 100)
-        placed().redirect([request])
-        return request.source
-
-    first = read_from(rows)
-    assert first.device == there  # what is small is copied, not pinned
-    assert read_from(rows) is first
-    rows.zero_()
-    assert read_from(rows) is not first
-    other = torch.randn(7, 2)
-    assert read_from(other) is other
 
 
 def test_the_user_chooses_the_rows_that_a_gpu_keeps():

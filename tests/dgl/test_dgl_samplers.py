@@ -188,25 +188,6 @@ def test_features_are_read_when_asked_for_as_the_graph_had_them():
     assert "label" not in blocks[0].dstdata
 
 
-def test_prefetching_marks_what_loaders_gather():
-    g = typed_graph()
-    sampler = NeighborSampler(
-        [2, 2],
-        prefetch_node_feats={"user": ["feat"], "game": ["feat"]},
-        prefetch_labels={"game": ["label"]},
-        prefetch_edge_feats={"follows": ["weight"]},
-    )
-    theirs = dgl.dataloading.NeighborSampler(
-        [2, 2],
-        prefetch_node_feats={"user": ["feat"], "game": ["feat"]},
-        prefetch_labels={"game": ["label"]},
-        prefetch_edge_feats={"follows": ["weight"]},
-    )
-    for a, b in zip(*(s.sample(g, {"game": torch.arange(4)})[2] for s in (sampler, theirs)), strict=True):
-        for mine, other in zip(a._node_frames + a._edge_frames, b._node_frames + b._edge_frames, strict=True):
-            assert {k: type(c) for k, c in mine._columns.items()} == {k: type(c) for k, c in other._columns.items()}
-
-
 def test_a_batch_is_a_function_of_its_key():
     g = graph()
     seeds = torch.arange(20)

@@ -1,6 +1,7 @@
 """Sampling and gathering on a GPU, without DGL: equal to the CPU, bit for bit."""
 
 import pytest
+import sampler_graphs
 import torch
 from sampler_graphs import same_tensors
 
@@ -16,32 +17,8 @@ ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(),
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
-def graph(num_nodes=60, num_edges=400):
-    random = torch.Generator().manual_seed(0)
-    g = manyhop_dgl.Graph(tuple(torch.randint(0, num_nodes, (2, num_edges), generator=random)), num_nodes)
-    g.ndata["feat"] = torch.randn(num_nodes, 4, generator=random)
-    g.edata["weight"] = torch.rand(num_edges, generator=random)
-    g.edata["keep"] = torch.rand(num_edges, generator=random) < 0.7
-    return g
-
-
-def typed_graph():
-    random = torch.Generator().manual_seed(1)
-
-    def edges(num_src, num_dst):
-        return torch.randint(0, num_src, (80,), generator=random), torch.randint(0, num_dst, (80,), generator=random)
-
-    g = manyhop_dgl.Graph(
-        {
-            ("game", "played_by", "user"): edges(12, 30),
-            ("user", "follows", "user"): edges(30, 30),
-            ("user", "plays", "game"): edges(30, 12),
-        },
-        {"game": 12, "user": 30},
-    )
-    for t in g.ntypes:
-        g.nodes[t].data["feat"] = torch.randn(g.num_nodes(t), 3, generator=random)
-    return g
+def graph(*args):
+    return manyhop_dgl.Graph.from_dgl(sampler_graphs.graph(*args))
 
 
 @pytest.mark.parametrize("device", [ON_CPU, ON_GPU])
@@ -49,7 +26,7 @@ def typed_graph():
 def test_samples_of_a_gpu_are_cut_alike(device, typed):
     """The engine for GPUs (in the interpreter without one), and the columns that are made there."""
     arguments = Arguments((2, 2))
-    topology = arguments.topology(typed_graph() if typed else graph())
+    topology = arguments.topology(manyhop_dgl.Graph.from_dgl(sampler_graphs.typed_graph()) if typed else graph())
     request = NodeRequest(key=KEY, seeds={"user" if typed else "_N": torch.arange(3)})
     plan = arguments.plan(topology, CPU)
     there = PlacedGraph.of(topology.graph, torch.device(device), "device").graph
@@ -88,7 +65,7 @@ def test_sampling_and_gathering_on_a_gpu(options):
 
 @pytest.mark.gpu
 def test_typed_graphs_on_a_gpu():
-    g = typed_graph()
+    g = manyhop_dgl.Graph.from_dgl(sampler_graphs.typed_graph())
     seeds = {"user": torch.arange(5), "game": torch.tensor([1, 1])}
     here = manyhop_dgl.sample_tensors(g, seeds, [2, -1, 3], key=KEY, node_features=["feat"])
     there = manyhop_dgl.sample_tensors(g, seeds, [2, -1, 3], key=KEY, node_features=["feat"], device="cuda")

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 import torch.multiprocessing as mp
-from sampler_graphs import graph, same_batch, typed_graph
+from sampler_graphs import graph, same_batch
 
 import manyhop_dgl
 
@@ -34,19 +34,6 @@ def test_node_classification(num_workers):
         assert torch.equal(blocks[-1].in_degrees(), g.in_degrees(outputs).clamp(max=3))
         assert torch.equal(blocks[-1].edata["weight"], g.edata["weight"][blocks[-1].edata[dgl.EID]])
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_typed_graphs(num_workers):
-    g = typed_graph()
-    indices = {"user": torch.arange(30), "game": torch.arange(12)}
-    batches = list(loader(g, indices, NeighborSampler([2, 2], seed=0), num_workers=num_workers))
-    assert len(batches) == 6
-    for inputs, outputs, blocks in batches:
-        assert inputs.keys() == {"dev", "game", "user"}
-        for t, ids in outputs.items():
-            assert torch.equal(blocks[-1].dstnodes[t].data[dgl.NID], ids)
-            assert torch.equal(blocks[0].srcnodes[t].data["feat"], g.nodes[t].data["feat"][inputs[t]])
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -91,16 +91,6 @@ def test_some_edges_keep_the_way_of_dgl():
         compare(lambda g, e, n=norm_by: dgl.ops.edge_softmax(g, e, some, n), block(), rows(len(some), 3, 1))
 
 
-@pytest.mark.parametrize("make", [
-    lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True),
-    lambda: dnn.SAGEConv(6, 4, "mean"),
-    lambda: dnn.GraphConv(6, 4, norm="right", allow_zero_in_degree=True),
-])  # fmt: skip
-def test_layers(make):
-    torch.manual_seed(0)
-    compare(lambda layer, g, x: layer(g, x), homogeneous(), rows(40, 6), module=make())
-
-
 @pytest.mark.parametrize("options", [
     {"residual": True, "activation": torch.tanh}, {"residual": True, "bias": False}, {"attn_drop": 0.5},
 ])  # fmt: skip

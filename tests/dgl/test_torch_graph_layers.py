@@ -150,18 +150,11 @@ def ends_and_edges(m, g, x, e):
 ON_BLOCKS = {
     "SAGEConv mean": (lambda: dnn.SAGEConv(IN, OUT, "mean"), ends),
     "SAGEConv pool": (lambda: dnn.SAGEConv(IN, OUT, "pool"), ends),
-    "SAGEConv lstm": (lambda: dnn.SAGEConv(IN, OUT, "lstm"), ends),
     "GraphConv": (lambda: dnn.GraphConv(IN, OUT, **FREE), plain),
     "GATConv": (lambda: dnn.GATConv(IN, OUT, 3, residual=True, **FREE), ends),
-    "GATv2Conv": (lambda: dnn.GATv2Conv(IN, OUT, 3, **FREE), ends),
-    "DotGatConv": (lambda: dnn.DotGatConv((IN, IN), OUT, 3, **FREE), ends),
     "GINConv": (lambda: dnn.GINConv(linear(), "max"), ends),
-    "AGNNConv": (lambda: dnn.AGNNConv(**FREE), ends),
-    "EdgeConv": (lambda: dnn.EdgeConv(IN, OUT, **FREE), ends),
     "GINEConv": (lambda: dnn.GINEConv(linear()), ends_and_edges),
-    "EdgeGATConv": (lambda: dnn.EdgeGATConv(IN, IN, OUT, 3, **FREE), ends_and_edges),
     "NNConv": (lambda: dnn.NNConv(IN, OUT, torch.nn.Linear(IN, IN * OUT)), ends_and_edges),
-    "GMMConv": (lambda: dnn.GMMConv(IN, OUT, IN, 3, "mean", **FREE), ends_and_edges),
 }
 
 

@@ -5,7 +5,7 @@ import torch
 
 
 def communities(num_nodes=600, classes=4, degree=24, seed=0):
-    """A graph whose edges mostly stay inside of a class; features ``feat`` that hint at it, ``label``, and masks."""
+    """A graph whose edges mostly stay inside of a class; features ``feat`` that hint at it, and ``label``."""
     draw = torch.Generator().manual_seed(seed)
     label = torch.randint(0, classes, (num_nodes,), generator=draw)
     src = torch.randint(0, num_nodes, (num_nodes * degree,), generator=draw)
@@ -15,8 +15,6 @@ def communities(num_nodes=600, classes=4, degree=24, seed=0):
     g.ndata["label"] = label
     noise = torch.randn(num_nodes, 8, generator=draw)
     g.ndata["feat"] = noise + 1.5 * torch.nn.functional.one_hot(label, 8)
-    g.ndata["train_mask"] = torch.rand(num_nodes, generator=draw) < 0.5
-    g.ndata["test_mask"] = ~g.ndata["train_mask"]
     return g
 
 
