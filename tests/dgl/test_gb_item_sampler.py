@@ -122,6 +122,8 @@ def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, d
     assert [[len(batch) for batch in batches] for batches in found] == sizes
     assert [len(ranks(rank, 4, **options)) for rank in range(4)] == [len(batches) for batches in sizes]
     together = [batch for some in itertools.zip_longest(*found) for batch in some if batch is not None]
+    with pytest.raises(InputError, match="with a seed that all ranks share, got none"):
+        list(ranks(0, 4, seed=None))
     alone = items_of(ranks(0, 1, shuffle=shuffle, drop_last=drop_last))
     assert together == alone[: len(together)]  # whatever the number of ranks
 

@@ -105,7 +105,7 @@ def test_items_without_names():
 
 
 def test_a_gpu_that_is_missing():
-    with pytest.raises(InputError, match=r"an available device in copy_to\(\), got 'cuda:99'"):
+    with pytest.raises(InputError, match=r"an available device, got 'cuda:99'"):
         next(iter(gb.DataLoader(nodes().copy_to("cuda:99"))))
 
 

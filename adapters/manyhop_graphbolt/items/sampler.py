@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from manyhop import init
 from manyhop.arguments import as_tensor, callables, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of
-from manyhop.ranks import control
 from manyhop.sampling import BatchKey
 from manyhop.system.arrays import describe
 from manyhop_dgl.samplers.keys import draw
@@ -299,13 +297,15 @@ class ItemSampler(DataPipe):
                 "Expected iteration in the process that made the pipeline, got a worker process of torch's "
                 "DataLoader. Use the DataLoader of this package, whose workers are threads."
             )
-        plan, number = self.plan, self.next_epoch
+        seed, number = (self._draw(), 0) if self.seed is None else (self.seed, self.next_epoch)
+        plan = replace(self.plan, seed=seed)
         self.next_epoch += 1
-        if self.seed is None:
-            plan, number = replace(plan, seed=draw()), 0
         for rank_batch in self.deal():
             positions = torch.from_numpy(plan.indices(number, rank_batch.batch))
-            yield self.dressed(self.item_set[positions], BatchKey(plan.seed, number, rank_batch.batch))
+            yield self.dressed(self.item_set[positions], BatchKey(seed, number, rank_batch.batch))
+
+    def _draw(self) -> int:
+        return draw()
 
     def dressed(self, items: object, key: BatchKey | None) -> object:
         """Apply the minibatcher to items; a :class:`MiniBatch` gets its key."""
@@ -328,14 +328,13 @@ class DistributedItemSampler(ItemSampler):
         drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
         shuffle: see :class:`ItemSampler`; among all items of all ranks.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
-        seed: the same on all ranks; ``None``: rank 0 draws one, a collective of all ranks.
+        seed: the same on all ranks; ``None``: rank 0 draws one when the first loader is created.
         seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice (edges: by their sources),
             and is assigned to a rank with this slice of the features, if possible; ``None``: seeds of all slices.
         num_nodes: only with ``seed_parts``, which needs it: the graph's ``num_nodes``, a number or one per node type.
 
     Raises:
         InputError: no process group, or items without nodes, which ``seed_parts`` needs.
-        RankError: without a seed: ranks came with other arguments, or not in time.
     """
 
     def __init__(
@@ -370,24 +369,12 @@ class DistributedItemSampler(ItemSampler):
             check_num_parts(seed_parts)
             found = [parts_of(nodes, count, seed_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
             self.plan = replace(self.plan, parts=ItemParts(np.concatenate(found), seed_parts, self.batch_size))
-        if seed is None:
-            self._agree()
 
-    def _agree(self) -> None:
-        """Use the seed of rank 0, and check that all ranks have equal items and options."""
-        init(timeout=control.DEFAULT_TIMEOUT)
-        facts = {
-            "number of items": self.plan.num_items,
-            "batch_size": self.batch_size,
-            "shuffle": self.plan.shuffle,
-            "drop_last": self.plan.drop_last,
-            "drop_uneven_inputs": self._drop_uneven_inputs,
-            "seed_parts": self.seed_parts,
-        }
-        control.agree("a DistributedItemSampler", facts, timeout=control.DEFAULT_TIMEOUT)
-        seeds = control.exchange("seed of a DistributedItemSampler", {"seed": draw()}, timeout=control.DEFAULT_TIMEOUT)
-        self.seed = int(seeds[0]["seed"])
-        self.plan = replace(self.plan, seed=self.seed)
+    def _draw(self) -> int:
+        raise InputError(
+            "Expected a DistributedItemSampler with a seed that all ranks share, got none. Pass seed=, or use a "
+            "DataLoader, which agrees on one."
+        )
 
     def deal(self, first: int = 0) -> RankSchedule:
         """Return the batches of this rank in an epoch, after the ``first`` ones of all ranks."""

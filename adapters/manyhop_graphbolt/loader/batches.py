@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import BatchContext, current_batch, current_exchange, current_key
+from manyhop.loading import BatchContext, current_batch, current_exchange
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, Streams, tensors_in
@@ -21,7 +21,7 @@ from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
-from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Source, to_gpu
+from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Source, key_of_batch, to_gpu
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.sampling import SubgraphSampler, layers_of, put_layers
@@ -70,7 +70,7 @@ class TimedStages:
 
     def __call__(self, item: object, times: int = 1) -> object:
         """Apply all stages to an item of the current batch, whose times on a GPU count ``times`` times."""
-        batch = _key().batch
+        batch = key_of_batch().batch
         for name, run, streams in self._steps:
             if streams is None:
                 start = perf_counter()
@@ -165,14 +165,14 @@ class Batches:
         self.transform = self._run_functions if self._functions_in_threads else None
 
     def _run_functions(self, item: object, key: BatchKey | None = None) -> object:
-        with BatchContext(key or _key(), current_batch(), FUNCTIONS):
+        with BatchContext(key or key_of_batch(), current_batch(), FUNCTIONS):
             return self._functions(item)
 
     def collate(self, positions: Tensor) -> object:
         """Make one minibatch, stage by stage."""
         if not self.samples_alone:  # again, for an error
             return self.assemble(self._source.sample(positions))
-        rank_batch, key, start = current_batch(), _key(), perf_counter()
+        rank_batch, key, start = current_batch(), key_of_batch(), perf_counter()
         item = self._source.item(positions)
         self._stats.record(key.batch, "assemble", start, perf_counter())
         seeds = num_seeds(item)
@@ -196,7 +196,7 @@ class Batches:
 
     def make_now(self, item: MiniBatch) -> object:
         """Make a minibatch of given seeds, all stages, in the caller."""
-        item.key = key = _key()
+        item.key = key = key_of_batch()
         if self.samples_alone:
             made = self._done(key, self._run_stages(item, 0))
         else:
@@ -279,10 +279,3 @@ def _settle(item: object) -> None:
     """Forget the padding, once all features are gathered."""
     if isinstance(item, MiniBatch):
         vars(item).pop("padding", None)
-
-
-def _key() -> BatchKey:
-    """Return the key of the batch that this thread is making."""
-    key = current_key()
-    assert key is not None
-    return key

@@ -25,6 +25,7 @@ from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import placed_engine
 from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.plan import as_device
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
@@ -108,13 +109,7 @@ def gpu_of(chain: Chain) -> torch.device | None:
     """Return the GPU of ``copy_to``, or the process's GPU if it uses one."""
     for stage in chain.stages:
         if to_gpu(stage):
-            index, count = stage.device.index, torch.cuda.device_count()
-            if (index or 0) >= count:
-                raise InputError(
-                    f"Expected an available device in copy_to(), got {str(stage.device)!r} with {count} CUDA "
-                    "devices. Leave copy_to out, or use 'cpu'."
-                )
-            return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+            return as_device(stage.device)
     return own_gpu()
 
 
@@ -166,6 +161,13 @@ class GPUSampling:
         return placed[:2]
 
 
+def key_of_batch() -> BatchKey:
+    """Return the key of the batch that this thread is making."""
+    key = current_key()
+    assert key is not None
+    return key
+
+
 class Source:
     """The ``SeedSource`` of a loader."""
 
@@ -183,17 +185,14 @@ class Source:
 
     def item(self, positions: Tensor) -> object:
         """Return the minibatch of the items at some positions, before any stage."""
-        key = current_key()
-        assert key is not None
-        return self._chain.sampler.dressed(self._chain.sampler.items_of_several([positions], _CPU)[0], key)
+        return self._chain.sampler.dressed(self._chain.sampler.items_of_several([positions], _CPU)[0], key_of_batch())
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
         """Return the items of multiple batches, before they are minibatches; moved if that is the first stage."""
         sampler, grouped, gpu = self._chain.sampler, self._chain.grouped, self._gpu
-        if grouped is None or gpu is None:
-            return [sampler.items_of_several([one], _CPU)[0] for one in positions]
-        moves_first = sampler.minibatcher is minibatcher_default and isinstance(grouped.before[0], CopyTo)
-        return sampler.items_of_several(positions, gpu.device if moves_first else _CPU)
+        plain = grouped is not None and sampler.minibatcher is minibatcher_default
+        moves_first = grouped is not None and isinstance(grouped.before[0], CopyTo)
+        return sampler.items_of_several(positions, gpu.device if gpu is not None and plain and moves_first else _CPU)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler of a GPU."""
@@ -232,8 +231,7 @@ class Source:
 
     def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""
-        key, gpu, sampling = current_key(), self._gpu, self._chain.sampling
-        assert key is not None
+        key, gpu, sampling = key_of_batch(), self._gpu, self._chain.sampling
         assert sampling is not None
         inputs = self.inputs([positions])
         if gpu is not None and gpu.sampling is not None:
@@ -379,7 +377,9 @@ class ChainFacts:
 
     def of_ranks(self) -> dict[str, object]:
         """Return the facts that must be equal on all ranks, in the order of error messages."""
-        facts: dict[str, object] = {"num_items": self._chain.sampler.plan.num_items} | plain(self.of_state())
+        sampler = self._chain.sampler
+        facts: dict[str, object] = {"num_items": sampler.plan.num_items, "uneven": sampler.deal().uneven}
+        facts |= plain(self.of_state())
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
     def of_state(self) -> dict[str, object]:

@@ -132,6 +132,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
         self._padding, self._gpu = None, None
         self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
+        sampler.seed = self.seed
         self._find_gpu()
         self._find_padding()
         if self.distributed:
