@@ -58,32 +58,6 @@ def check_indices(got, expected):
             assert torch.equal(a.cpu(), b), name
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("mode", ["binary", "triplet"])
-def test_equals_the_cpu(graph, device, timed, weighted, mode):
-    temporal = "uniform" if timed else None
-    spec = NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, temporal=temporal, disjoint=timed)
-    nodes = CPUSampler(graph, spec)
-    options = {"negatives": NegativeSpec(mode=mode, amount=3, exclude_true=True), "disjoint": timed}
-    if weighted:
-        generator = torch.Generator().manual_seed(2)
-        options["dst_weight"] = torch.rand(ITEMS, generator=generator) ** 20
-        if mode == "binary":
-            options["src_weight"] = torch.rand(USERS, generator=generator)
-    gpu = GPUEdgeSampler(OnHost(nodes), graph, RATES, device="cuda", **options)
-    cpu = EdgeSampler(nodes, graph, RATES, **options)
-    requests = list(batches(graph, 4, 3000, timed=timed, device=device))
-    for ((got,), _), request in zip(gpu.begin(requests).finish(), requests, strict=True):
-        on_host = {n: getattr(request, n) for n in ("src", "dst", "time_max")}
-        on_host = {n: None if x is None else x.cpu() for n, x in on_host.items()}
-        expected = cpu.sample(EdgeRequest(key=request.key, edge_type=RATES, **on_host))
-        check_indices(got, expected)
-        for t, b in expected.subgraph.node.items():
-            assert torch.equal(got.subgraph.node[t], b)
-
-
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_wrong_ids_on_the_device(graph, disjoint):
     nodes = CPUSampler(graph, NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, disjoint=disjoint))
@@ -100,19 +74,25 @@ def test_wrong_ids_on_the_device(graph, disjoint):
         gpu.begin([EdgeRequest(key=BatchKey(0, 0, 0), edge_type=RATES, src=src, dst=dst)]).finish()
 
 
-@pytest.mark.parametrize("mode", [None, "binary", "triplet"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("timed", [False, True])
-def test_with_the_gpu_sampler_inside(graph, mode, timed):
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", [None, "binary", "triplet"])
+def test_equals_the_cpu(graph, device, timed, weighted, mode):
     spec = NeighborSpec(
         fanouts={t: (5, 3) for t in graph.edge_types}, disjoint=timed, temporal="last" if timed else None
     )
-    negatives = None if mode is None else NegativeSpec(mode=mode, amount=2, exclude_true=True)
-    options = {"negatives": negatives, "disjoint": timed}
+    negatives = None if mode is None else NegativeSpec(mode=mode, amount=3, exclude_true=True)
+    options, generator = {"negatives": negatives, "disjoint": timed}, torch.Generator().manual_seed(2)
+    if weighted and mode is not None:
+        options["dst_weight"] = torch.rand(ITEMS, generator=generator) ** 20
+        if mode == "binary":
+            options["src_weight"] = torch.rand(USERS, generator=generator)
     placed = place(graph, "cuda")
     gpu = GPUEdgeSampler(GPUSampler(placed, spec, device="cuda"), placed, RATES, device="cuda", **options)
     cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
-    requests = list(batches(graph, 3, 500, timed=timed, device="cpu"))
-    for ((got,), _), request in zip(gpu.begin(requests).finish(), requests, strict=True):
+    given, on_host = (list(batches(graph, 4, 1000, timed=timed, device=where)) for where in (device, "cpu"))
+    for ((got,), _), request in zip(gpu.begin(given).finish(), on_host, strict=True):
         expected = cpu.sample(request)
         check_indices(got, expected)
         assert_equal_on_gpu(got.subgraph, expected.subgraph)

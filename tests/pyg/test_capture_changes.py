@@ -42,6 +42,10 @@ def weights_by_data(run: Run) -> None:
         p.data = p.data / 2
 
 
+def loads_states(run: Run) -> None:
+    run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+
+
 def forgets_states(run: Run) -> None:
     run.optimizer.state.clear()
 
@@ -52,7 +56,7 @@ def another_loss(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [moves, assigns, another_optimizer, another_head, weights_by_data, forgets_states, another_loss],
+    [moves, assigns, another_optimizer, another_head, weights_by_data, loads_states, forgets_states, another_loss],
     ids=lambda change: change.__name__,
 )
 @pytest.mark.parametrize("number", [2, 9])

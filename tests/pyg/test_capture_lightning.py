@@ -116,17 +116,15 @@ def case(request: Any, data: Any, tmp_path: Path) -> Case:
     return Case(data, request.param, tmp_path)
 
 
-@pytest.mark.parametrize("norm", [None, "batch_norm"])
-def test_averages_of_stochastic_weights(case: Case, norm: str | None) -> None:
+@pytest.mark.parametrize(("norm", "mean"), [(None, "stochastic"), ("batch_norm", "stochastic"), (None, "all")])
+def test_averages_of_weights(case: Case, norm: str | None, mean: str) -> None:
     """With batch normalisation, a last epoch only counts statistics anew."""
-    step, trainer = case.compare(lambda: [StochasticWeightAveraging(0.02, swa_epoch_start=2)], lambda: Net(norm))
+    step, trainer = case.compare(
+        lambda: [WeightAveraging() if mean == "all" else StochasticWeightAveraging(0.02, swa_epoch_start=2)],
+        lambda: Net(norm),
+    )
     assert step.replayed == 4 * 8 - step.eager > 20
     assert trainer.current_epoch == (4 if norm is None else 5)
-
-
-def test_averages_of_weights(case: Case) -> None:
-    step, _ = case.compare(lambda: [WeightAveraging()])
-    assert step.replayed == 29
 
 
 def test_early_stopping_and_plateaus(case: Case) -> None:

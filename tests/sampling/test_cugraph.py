@@ -191,12 +191,6 @@ def test_batches_without_seeds_make_no_call():
     assert len(cugraph_stand_in.calls) == before
 
 
-def test_edges_without_weight_are_left_out():
-    world = make_world(0, weights=True)
-    with pytest.raises(InputError, match="got weighted=False"):
-        sampler_of(world.graph, NeighborSpec(fanouts=fanouts(2)))
-
-
 def test_wide_ids():
     _, _, graph = homogeneous()
     from manyhop.graph import with_edge_ids
@@ -212,14 +206,15 @@ def test_wide_ids():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("columns", "options", "message"),
     [
-        ({"subgraph": "induced"}, "got 'induced'"),
-        ({"temporal": "uniform", "disjoint": True}, "got some without"),
+        ("times", {"subgraph": "induced"}, "got 'induced'"),
+        ("times", {"temporal": "uniform", "disjoint": True}, "got some without"),
+        ("weights", {}, "got weighted=False"),
     ],
 )
-def test_what_cugraph_lacks_is_an_error(options, message):
-    world = make_world(0, times=True)
+def test_what_cugraph_lacks_is_an_error(columns, options, message):
+    world = make_world(0, **{columns: True})
     with pytest.raises(InputError, match=message):
         sampler_of(world.graph, NeighborSpec(fanouts=fanouts(2), **options))
 
