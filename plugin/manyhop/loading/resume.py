@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from manyhop.errors import StateError
@@ -46,30 +46,35 @@ class Resumable(Figures):
         """The epoch of the latest iteration, from 0; before the first one, the next epoch."""
         return self._progress.epoch
 
-    def _state(self) -> LoaderState:
+    def _state(self) -> dict[str, Any]:
+        """Return the progress, and enough facts to recognise a different loader."""
         p = self._progress
         drawn = self.seed is None or (p.seed is not None and not p.done)
         stateful = self._stateful_sampler()
         sampler = None if stateful is None else p.sampler if p.sampler is not None else stateful.state_dict()
-        return LoaderState(
-            seed=self.seed if p.done or not drawn else p.seed,
-            drawn=drawn,
-            epoch=p.epoch + p.done,
-            batch=0 if p.done else p.batch,
-            num_items=self._num_items,
-            batch_size=self.batch_size,
-            shuffle=self._shuffle,
-            drop_last=self.drop_last,
-            loader=brief(self._shape()),
-            sampler=sampler,
-        )
+        return {
+            "seed": self.seed if p.done or not drawn else p.seed,  # None: the epoch has not begun, and will draw one
+            "drawn": drawn,  # the seed is of this epoch, and the next ones draw others
+            "epoch": p.epoch + p.done,
+            "batch": 0 if p.done else p.batch,  # of all ranks, so that another number of them can resume
+            "num_items": self._num_items,
+            "batch_size": self.batch_size,
+            "shuffle": self._shuffle,
+            "drop_last": self.drop_last,
+            "loader": brief(self._shape()),
+            "sampler": sampler,  # at the last batch received
+            "version": STATE_VERSION,
+            "contract_version": CONTRACT_VERSION,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the latest iteration, counted in batches received. Prefetched batches do not count.
 
-        If ranks share the batches, the batches of all ranks count: call it after the same number on each.
+        If ranks share the batches, the batches of all ranks count: call it after the same number on each. JSON can hold
+        the state, if it can hold that of a user's sampler.
         """
-        return self._state().to_dict()
+        every = self._state().items()
+        return {name: copy.deepcopy(value) for name, value in every if value is not None or name not in _OPTIONAL}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state: the next ``iter(loader)`` yields the rest of its epoch.
@@ -83,16 +88,16 @@ class Resumable(Figures):
             InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
             RankError: other ranks, which must load the same state, load a different one, or not in time.
         """
-        loaded = LoaderState.from_dict(state)
-        loaded.check(self._state(), len(self._plan()) if self._own_order else self._length())
+        loaded = read_state(state)
+        check_state(loaded, self._state(), len(self._plan()) if self._own_order else self._length())
         if self._ranks is not None:
-            self._schedule(loaded.batch)
-            facts = {name: getattr(loaded, name) for name in ("seed", "drawn", "epoch", "batch")}
+            self._schedule(loaded["batch"])
+            facts = {name: loaded[name] for name in ("seed", "drawn", "epoch", "batch")}
             self._ranks.agree("load_state_dict()", facts)
-        if not loaded.drawn:
-            self.seed = loaded.seed
-        drawn = loaded.seed if loaded.drawn else None
-        self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
+        if not loaded["drawn"]:
+            self.seed = loaded["seed"]
+        drawn = loaded["seed"] if loaded["drawn"] else None
+        self._progress = Progress(epoch=loaded["epoch"], seed=drawn, first=loaded["batch"], sampler=loaded["sampler"])
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for this rank."""
@@ -122,122 +127,68 @@ class Resumable(Figures):
 
 
 STATE_VERSION = 2
-
 _OPTIONAL = {"seed", "sampler"}
+_NAMES = {"seed", "drawn", "epoch", "batch", "num_items", "batch_size", "shuffle", "drop_last", "loader", "sampler"}
+_NAMES |= {"version", "contract_version"}
 _REMEDY = "Create the loader like the one that saved the state."
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderState:
-    """The progress of a loader, and enough facts to recognise a different loader.
+def read_state(state: object) -> dict[str, Any]:
+    """Return the values of a ``state_dict()``, also those that are ``None``.
 
-    ``batch`` counts the batches that the user has received, not the prefetched ones: a loader that resumes yields each
-    batch of the epoch exactly once. After a whole epoch, the state is ``batch=0`` of the next one.
+    Raises:
+        StateError: not such a dictionary, or a state of a different version.
     """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise StateError(f"Expected a state_dict() of a loader, got {_brief(state)}. Pass that dictionary.")
+    if state["version"] != STATE_VERSION:
+        raise StateError(
+            f"Expected a loader state of version {STATE_VERSION}, got version {state['version']!r}. "
+            "Use the release of manyhop that saved it."
+        )
+    if unknown := sorted(set(state) - _NAMES):
+        raise StateError(f"Expected the keys {sorted(_NAMES)}, got also {unknown}. It is not a loader's state.")
+    begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
+    if missing := sorted(_NAMES - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
+        raise StateError(f"Expected the keys {sorted(_NAMES)}, got none called {missing}. The state is incomplete.")
+    for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": dict}.items():
+        value = state.get(name)
+        counts = name in ("epoch", "batch")
+        if name in state and (type(value) is not kind or (counts and state[name] < 0)):
+            least = ", at least 0" if counts else ""
+            raise StateError(f"Expected {name} to be of type {kind.__name__}{least}, got {value!r}. It is damaged.")
+    return dict.fromkeys(_OPTIONAL) | dict(state)
 
-    seed: int | None
-    """The loader's seed, or the one drawn for the epoch; ``None``: the epoch has not begun, and will draw one."""
 
-    drawn: bool = False
-    """Whether ``seed`` was drawn for this epoch, and the next epochs draw new ones."""
+def check_state(saved: Mapping[str, Any], own: Mapping[str, Any], num_batches: int | None = None) -> None:
+    """Check that a saved state belongs to a loader, which adopts its seed.
 
-    epoch: int
-    """The epoch to resume, from 0."""
+    Args:
+        saved: the saved state.
+        own: state of the loader that resumes.
+        num_batches: batches of all ranks in an epoch of that loader; ``None``: unknown.
 
-    batch: int
-    """Batches of that epoch that the user has received: the index of the next one. If ranks share the batches, those of
-    all ranks, so that a different number of ranks can resume."""
-
-    num_items: int
-    """Number of seed nodes or seed edges."""
-
-    batch_size: int | None
-    """Seeds per batch; ``None`` if a user's batch sampler decides."""
-
-    shuffle: bool
-    """Whether epochs are shuffled."""
-
-    drop_last: bool
-    """Whether an incomplete last batch is dropped."""
-
-    loader: dict[str, Any]
-    """Short facts about the samples: how they are drawn, the graph, the seeds."""
-
-    sampler: Any = None
-    """The ``state_dict()`` of a user's sampler, if it has one, at the last batch received."""
-
-    version: int = STATE_VERSION
-    """Version of this format."""
-
-    contract_version: int = CONTRACT_VERSION
-    """Version of the sampling contract: batches of other versions differ."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of plain values (JSON can hold it, if it can hold the sampler's state)."""
-        state = asdict(self)
-        return {k: v for k, v in state.items() if v is not None or k not in _OPTIONAL}
-
-    @staticmethod
-    def from_dict(state: Mapping[str, Any]) -> LoaderState:
-        """Read the result of :meth:`to_dict`.
-
-        Raises:
-            StateError: not such a dictionary, or a state of a different version.
-        """
-        if not isinstance(state, Mapping) or "version" not in state:
-            raise StateError(f"Expected a state_dict() of a loader, got {_brief(state)}. Pass that dictionary.")
-        if state["version"] != STATE_VERSION:
+    Raises:
+        StateError: naming the first difference.
+    """
+    for name in ("contract_version", "num_items", "batch_size", "shuffle", "drop_last"):
+        if saved[name] != own[name]:
+            form = "{} seeds" if name == "num_items" else name + "={!r}"
+            remedy = "Its batches would be others: use the release of manyhop that saved it."
             raise StateError(
-                f"Expected a loader state of version {STATE_VERSION}, got version {state['version']!r}. "
-                "Use the release of manyhop that saved it."
+                f"Expected a state with {form.format(own[name])}, as this loader has, got {form.format(saved[name])}. "
+                + (remedy if name == "contract_version" else _REMEDY)
             )
-        known = {f.name for f in fields(LoaderState)}
-        if unknown := sorted(set(state) - known):
-            raise StateError(f"Expected the keys {sorted(known)}, got also {unknown}. It is not a loader's state.")
-        begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
-        if missing := sorted(known - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
-            raise StateError(f"Expected the keys {sorted(known)}, got none called {missing}. The state is incomplete.")
-        for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": dict}.items():
-            value = state.get(name)
-            counts = name in ("epoch", "batch")
-            if name in state and (type(value) is not kind or (counts and state[name] < 0)):
-                least = ", at least 0" if counts else ""
-                raise StateError(f"Expected {name} to be of type {kind.__name__}{least}, got {value!r}. It is damaged.")
-        return LoaderState(**{"seed": None, **state})
-
-    def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
-        """Check that this saved state belongs to a loader.
-
-        The seed is not compared: a loader adopts that of the state.
-
-        Args:
-            loader: state of the loader that resumes.
-            num_batches: batches of all ranks in an epoch of that loader; ``None``: unknown.
-
-        Raises:
-            StateError: naming the first difference.
-        """
-        for name in ("contract_version", "num_items", "batch_size", "shuffle", "drop_last"):
-            saved, own = getattr(self, name), getattr(loader, name)
-            if saved != own:
-                form = "{} seeds" if name == "num_items" else name + "={!r}"
-                remedy = "Its batches would be others: use the release of manyhop that saved it."
-                raise StateError(
-                    f"Expected a state with {form.format(own)}, as this loader has, got {form.format(saved)}. "
-                    + (remedy if name == "contract_version" else _REMEDY)
-                )
-        for name, saved, own in _differences(self.loader, loader.loader):
-            raise StateError(
-                f"Expected a state of a loader with {name}: {own}, as this one has, got {saved}. {_REMEDY}"
-            )
-        if (self.sampler is None) != (loader.sampler is None):
-            words = ("without", "with") if self.sampler is None else ("with", "without")
-            raise StateError(
-                f"Expected a state {words[1]} the state of a sampler, got one {words[0]}. "
-                "Create the loader with the same sampler."
-            )
-        if num_batches is not None and self.batch > num_batches:
-            raise StateError(f"Expected at most {num_batches} batches in an epoch, got {self.batch}. It is damaged.")
+    for name, one, other in _differences(saved["loader"], own["loader"]):
+        raise StateError(f"Expected a state of a loader with {name}: {other}, as this one has, got {one}. {_REMEDY}")
+    if (saved["sampler"] is None) != (own["sampler"] is None):
+        words = ("without", "with") if saved["sampler"] is None else ("with", "without")
+        raise StateError(
+            f"Expected a state {words[1]} the state of a sampler, got one {words[0]}. Create the loader with the same "
+            "sampler."
+        )
+    if num_batches is not None and saved["batch"] > num_batches:
+        raise StateError(f"Expected at most {num_batches} batches in an epoch, got {saved['batch']}. It is damaged.")
 
 
 def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
