@@ -72,27 +72,3 @@ def test_ranks_decide_alike(launcher, tmp_path):
     manyhop_pyg.save(make_data(), tmp_path / "g")
     a, b = launcher.run(choose_by_rank, str(tmp_path / "g"))
     assert a == b
-
-
-def private_memory():
-    """Bytes of this process's memory that are neither in a file nor shared."""
-    with open("/proc/self/smaps_rollup") as file:
-        return 1024 * next(int(line.split()[1]) for line in file if line.startswith("Anonymous:"))
-
-
-def open_mapped(folder):
-    batches(make_data())  # kernels are loaded
-    before = private_memory()
-    data = manyhop_pyg.open(folder, placement="mapped")
-    loader = manyhop_pyg.NeighborLoader(data, [3, 2], batch_size=32)
-    for _, batch in zip(range(10), loader, strict=False):
-        assert batch.x.equal(data.x[batch.n_id])
-    return private_memory() - before
-
-
-def test_mapped_graphs_take_no_memory_of_a_process(launcher, tmp_path):
-    manyhop_pyg.save(make_data(500_000, 1_000_000), tmp_path / "g")
-    size = sum(path.stat().st_size for path in (tmp_path / "g").iterdir())
-    assert size > 40_000_000
-    for grown in launcher.run(open_mapped, str(tmp_path / "g")):
-        assert grown < size / 4

@@ -237,24 +237,6 @@ def test_a_folder_that_is_damaged_on_one_node_ends_all_ranks(launcher, tmp_path,
     assert max(well[3], other[3]) < 200, "before any timeout"
 
 
-def grown_by_opening(folder, small):
-    import resource
-
-    manyhop_pyg.open(small, placement="sharded")  # what is needed once is there
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    data = manyhop_pyg.open(folder, placement="sharded")
-    assert len(data[0].sharded_rows) == 1
-    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-
-
-def test_no_rank_holds_more_than_its_part(launcher, tmp_path):
-    x = torch.randn(200_000, 64)
-    manyhop_pyg.save(Data(x=x, edge_index=torch.zeros(2, 1).long()), tmp_path / "g")
-    manyhop_pyg.save(plain(), tmp_path / "small")
-    for grown in launcher.run(grown_by_opening, str(tmp_path / "g"), str(tmp_path / "small"), node_of=TWO):
-        assert x.nbytes / 4 < grown < x.nbytes * 0.7
-
-
 def test_edges_have_to_come_first(tmp_path):
     data = plain()
     data.pair_index = data.edge_index.flip(0)

@@ -86,17 +86,6 @@ def test_an_exception_that_is_raised_twice_has_the_last_note(num_workers: int) -
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("in_finish", [False, True])
-def test_stop_iteration_does_not_end_the_epoch(num_workers: int, in_finish: bool) -> None:
-    make, got = failing(StopIteration()), []
-    how = {"make": lambda batch, item: item, "finish": make} if in_finish else {"make": make}
-    with pytest.raises(RuntimeError, match=r"(?s)got StopIteration.*batch 3 of epoch 0") as caught:
-        got.extend(Pipeline(range(9), **how, num_workers=num_workers))
-    assert got == [0, 1, 2]
-    assert isinstance(caught.value.__cause__, StopIteration)
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("error", [RankError("rank 1 is gone", ranks=(1,)), KeyboardInterrupt()], ids=repr)
 def test_an_error_with_no_next_batch_is_no_end_of_the_epoch(num_workers: int, error: BaseException) -> None:
     pipeline = Pipeline(range(9), failing(error), num_workers=num_workers)

@@ -81,27 +81,6 @@ def test_items_are_taken_in_the_callers_thread() -> None:
     assert seen == {threading.current_thread()}
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("bad", [0, 7, 19])
-def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -> None:
-    def make(batch: int, item: int) -> int:
-        if item == bad:
-            raise KeyError("no such node")
-        return item
-
-    pipeline = Pipeline(range(20), make, num_workers=num_workers, epoch=3, batch_of=lambda i, item: 100 + 3 * i)
-    got: list[int] = []
-    with pytest.raises(KeyError, match=f"(?s)no such node.*while making batch {100 + 3 * bad} of epoch 3$") as caught:
-        got.extend(pipeline)
-    assert got == list(range(bad))
-    assert caught.value.failed_batch == (3, 100 + 3 * bad)  # type: ignore[attr-defined]
-    assert caught.traceback[-1].name == "make"  # where it happened
-    got.extend(pipeline)
-    assert got == [i for i in range(20) if i != bad]
-    with pytest.raises(StopIteration):
-        next(pipeline)
-
-
 def grouped(make: Callable[[int, int], T], size: int = 3) -> Groups[int, T]:
     """The same batches, begun in groups."""
     return Groups(lambda batches: [partial(make, *batch) for batch in batches], size)
