@@ -142,7 +142,12 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
     if not initialized and not owned:
         _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
         return _run.world
-    store, rank, world_size = _meet(timeout) if owned else _of_default_group()
+    if owned:
+        store, rank, world_size = _meet(timeout)
+    else:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        store, rank, world_size = _get_default_store(), dist.get_rank(), dist.get_world_size()
     control.attach(rank, world_size, store)
     try:
         facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex if rank == 0 else ""}
@@ -271,13 +276,6 @@ def _make_group(store: Any, world: World) -> None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.world_size)
     _choose_gpu(world.local_rank)
-
-
-def _of_default_group() -> tuple[Any, int, int]:
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    return _get_default_store(), dist.get_rank(), dist.get_world_size()
 
 
 def _meet(timeout: float) -> tuple[Any, int, int]:

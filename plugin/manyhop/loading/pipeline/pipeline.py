@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic
 
@@ -105,7 +105,10 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._own_pool = pool is None
         self._in_groups = isinstance(make, Groups)
         self._make = make
-        self._groups = make if isinstance(make, Groups) else Groups(_one_by_one(make), 1)
+        if isinstance(make, Groups):
+            self._groups = make
+        else:
+            self._groups = Groups(lambda batches: [partial(make, batch, item) for batch, item in batches], 1)
         if pool is None and num_workers > 0:
             self._pool = WorkerPool(num_workers, worker_init, start_ahead=self._in_groups)
         self._complete = num_workers * prefetch
@@ -333,11 +336,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
             pool.close()  # another thread may have started new ones before the lock was free
-
-
-def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int, Item]]], list[Callable[[], T]]]:
-    """Return a ``begin`` that leaves all work to the completion of each batch."""
-    return lambda batches: [partial(make, batch, item) for batch, item in batches]
 
 
 def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:

@@ -31,9 +31,10 @@ def check_num_parts(num_parts: int) -> int:
     Raises:
         InputError: not an integer, or out of range.
     """
-    if integer("seed_parts", num_parts, 1) > MOST_PARTS:
+    num_parts = integer("seed_parts", num_parts, 1)
+    if num_parts > MOST_PARTS:
         raise InputError(f"Expected seed_parts to be at most {MOST_PARTS}, got {num_parts}. Pass the number of ranks.")
-    return integer("seed_parts", num_parts)
+    return num_parts
 
 
 def parts_of(ids: npt.ArrayLike, num_nodes: int, num_parts: int) -> Ints:

@@ -191,10 +191,6 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
-def _one() -> int:
-    return 1
-
-
 @dataclass(frozen=True)
 class Groups(Generic[Item, T]):
     """Functions for batches that begin together, on an asynchronous device, and are completed one by one.
@@ -210,7 +206,7 @@ class Groups(Generic[Item, T]):
     size: int
     """Batches of a group, at least 1."""
 
-    in_a_row: Callable[[], int] = _one
+    in_a_row: Callable[[], int] = lambda: 1
     """Returns how many batches of a group the caller completes in a row, while their code and data are in the
     processor's caches, which a training step empties."""
 
