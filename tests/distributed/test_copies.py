@@ -100,14 +100,6 @@ def test_the_first_builds_and_the_others_wait_for_it(key: str) -> None:
         assert found.segments[0].memory[3] == 7
 
 
-def test_many_at_once_build_once(key: str) -> None:
-    asking = [Asking(key, rank) for rank in range(20)]
-    for each in asking:
-        each.may_end.set()
-    assert len({each.get().segments[0].id for each in asking}) == 1
-    assert sum(each.builds.is_set() for each in asking) == 1
-
-
 def test_it_is_forgotten_when_nobody_uses_it_any_more(key: str) -> None:
     first, second = ask(key), ask(key, never)
     id = first.segments[0].id

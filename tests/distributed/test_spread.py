@@ -4,7 +4,6 @@ import gc
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from torch_geometric.data import Data
 
@@ -35,30 +34,6 @@ def right(batches, data):
     for batch in batches:
         checks += [torch.equal(batch.x, data.x[batch.n_id]), torch.equal(batch.y, data.y[batch.n_id])]
     return all(checks) and len(checks) > 0
-
-
-def three_loaders(placement):
-    import whole_graph_stand_in
-
-    binding = whole_graph_stand_in.install()
-    data = make_data()
-
-    train = loader(data, placement=placement)
-    one = binding.live_bytes
-    others = [loader(data, 100, 200, placement=placement), loader(data, 300, 350)]
-    all_right = [right(each, data) for each in [train, *others]]
-    sizes = one, binding.live_bytes, binding.made
-    places = [str(each._gpu.memory.placement) for each in others]
-    return all_right, sizes, places
-
-
-@pytest.mark.parametrize("placement", ["sharded", "distributed"])
-def test_three_loaders_take_the_memory_of_one(launcher, placement):
-    for all_right, (one, three, made), places in launcher.run(three_loaders, placement, world_size=2, env=ENV):
-        assert all_right == [True] * 3
-        assert one == three >= NUM_NODES * (12 * 4 + 8) // 2
-        assert made == 2  # x, y
-        assert all("GPUs of" in place and " already" in place for place in places)
 
 
 def sharded_topology():

@@ -34,7 +34,6 @@ class Ranks:
         self._watch: Watch | None = None
         self._exchange: RowExchange | None = None
         self._exchanges: EpochExchanges | None = None
-        self._threads = _Threads()
 
     def prepare(self, make_exchange: MakeExchange) -> None:
         """Prepare iterations of the complete loader. All ranks call it."""
@@ -59,7 +58,7 @@ class Ranks:
         if self._exchange is not None:
             ours = weakref.WeakMethod(self._end_exchange)
             at_shutdown(lambda: None if (end := ours()) is None else end())
-        at_shutdown(self._threads.end)
+        at_shutdown(_end_threads)
 
     def begin(
         self, make_exchange: MakeExchange | None, epoch: int, rounds: int
@@ -94,7 +93,9 @@ class Ranks:
 
     def begun(self, iterator: EpochIterator) -> None:
         """Register an iteration, to end it with the run."""
-        self._threads.add(iterator)
+        _iterators.add(iterator)
+        if iterator.workers is not None:
+            _running.add(iterator.workers)
 
     def agree(self, what: str, facts: dict[str, Any]) -> None:
         """Check that all ranks pass the same facts.
@@ -108,26 +109,16 @@ class Ranks:
         return self.__dict__ | {"_watch": None, "_exchange": None, "_exchanges": None}
 
 
-class _Threads:
-    """The current iterations of a loader, and threads that may still work for earlier ones. A copy has none."""
+# Of all loaders whose ranks share batches. An iterator may outlive its loader, and threads their iterator.
+_iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+_running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
-    def __init__(self) -> None:
-        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        self._running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
-    def __reduce__(self) -> tuple[type[_Threads], tuple[()]]:
-        return _Threads, ()
-
-    def add(self, iterator: EpochIterator) -> None:
-        self._iterators.add(iterator)
-        if iterator.workers is not None:
-            self._running.add(iterator.workers)
-
-    def end(self) -> None:
-        announce_end()  # before exchanges end, which other ranks enter after reading it
-        for iterator in list(self._iterators):
-            iterator.end()
-        end_workers(self._running)
+def _end_threads() -> None:
+    announce_end()  # before exchanges end, which other ranks enter after reading it
+    for iterator in list(_iterators):
+        iterator.end()
+    end_workers(_running)
 
 
 def join_ranks(
