@@ -185,7 +185,7 @@ def test_one_node_has_all_rows(launcher, tmp_path):
 def fail_to_read(folder):
     whole = files.Rows.read
 
-    def read(self, begin=0, end=None, *, out=None):
+    def read(self, begin=0, end=None, *, out=None, **how):
         if out is not None:
             raise InputError("damaged")
         return whole(self)
