@@ -1,5 +1,6 @@
 """What is shared per node where ranks end: in order, by a signal, early or while others wait."""
 
+import contextlib
 import os
 import signal
 import time
