@@ -38,13 +38,12 @@ def test_numbers_and_tables(graph):
     assert tables[0] is graph.csc[LIKES].colptr
     assert graph.nbytes == sum(table.nbytes for table in tables)
     assert graph.pointer_bytes == 8 * (5 + 6)
-    assert graph.device == torch.device("cpu")
     assert graph.edge_ids()[LIKES] is graph.csc[LIKES].perm
     weighted = with_weights(graph, {LIKES: torch.rand(6)})
     assert {"weight", "alias"} <= set(weighted.csc[LIKES].tables())
     assert weighted.nbytes > graph.nbytes
     nothing = build_graph(NUM_NODES, {})
-    assert (nothing.nbytes, nothing.tables(), nothing.device) == (0, [], None)
+    assert (nothing.nbytes, nothing.tables()) == (0, [])
 
 
 def test_ends_and_degrees(graph):

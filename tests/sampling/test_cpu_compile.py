@@ -47,6 +47,17 @@ def main():
 """
 
 
+def start(folder, *command, **options):
+    """Start a Python with a cache in a folder."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-W", "ignore", *command]  # Python 3.12 warns of forks beside threads
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment | options, **pipes)
+
+
+MAIN = "import toy.kernels; toy.kernels.main()"
+
+
 @pytest.fixture
 def run(tmp_path):
     """Call a kernel from four threads of a fresh process; returns what it prints, and whether it compiled."""
@@ -57,16 +68,8 @@ def run(tmp_path):
     def run_kernel(change=""):
         if change or not (tmp_path / "toy/kernels.py").exists():
             (tmp_path / "toy/kernels.py").write_text(KERNEL.format(change=change))
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", "import toy.kernels; toy.kernels.main()"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip(), done.stderr
+        printed, log = start(tmp_path, "-c", MAIN).communicate()
+        return printed.strip(), log
 
     return run_kernel
 
@@ -83,10 +86,7 @@ def test_compiles_once_and_logs_it(run):
 def test_one_process_compiles_while_others_wait(run, tmp_path):
     run()  # writes the files
     shutil.rmtree(tmp_path / "cache")
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", "import toy.kernels; toy.kernels.main()"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) for _ in range(2)]
+    processes = [start(tmp_path, "-c", MAIN) for _ in range(2)]
     outputs = [process.communicate() for process in processes]
     assert [printed for printed, _ in outputs] == ["42 42 42 42\n"] * 2
     assert sorted(bool(log) for _, log in outputs) == [False, True]
@@ -146,10 +146,8 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
     """A child has the kernels that were compiled before, and compiles or loads the others."""
     (tmp_path / "toy/processes.py").write_text(PROCESSES)
     (tmp_path / "main.py").write_text("import toy.processes\nif __name__ == '__main__':\n    toy.processes.main()\n")
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-W", "ignore", "main.py", method]  # Python 3.12 warns of forks beside threads
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout == "42 4\n0 8\n", done.stderr
+    printed, log = start(tmp_path, "main.py", method).communicate()
+    assert printed == "42 4\n0 8\n", log
 
 
 CACHED = """
@@ -182,18 +180,15 @@ for name, old, new in json.loads(sys.argv[1]):
 def test_an_edited_helper_of_the_engine_compiles_its_kernels_again(tmp_path):
     engine = tmp_path / "plugin/manyhop"
     shutil.copytree(Path(manyhop.__file__).parent, engine, ignore=shutil.ignore_patterns("__pycache__"))
-    places = {"PYTHONPATH": str(engine.parent), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     edits = [
         ("sampling/cpu/kernels/random.py", "z >> _U30", "z >> _U27", "False True"),  # a helper
         ("sampling/random.py", "GAMMA = ", "GAMMA = 2 + ", "False True"),  # a constant of another module
         ("system/numba_kernels.py", "_OPTIONS: ", "_OPTIONS : ", "False False"),  # what both are made with
         ("sampling/check.py", "import", "import  ", "True True"),  # no part of a kernel
     ]
-    command = [sys.executable, "-W", "ignore", "-c", CACHED]  # Python 3.12 warns of forks beside threads
-    command.append(json.dumps([(str(engine / file), old, new) for file, old, new, _ in edits]))
-    environment = os.environ | places | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False False", *(expected for *_, expected in edits)]
+    files = json.dumps([(str(engine / file), old, new) for file, old, new, _ in edits])
+    printed, log = start(tmp_path, "-c", CACHED, files, PYTHONPATH=str(engine.parent)).communicate()
+    assert printed.splitlines() == ["False False", *(expected for *_, expected in edits)], log
 
 
 @numba_kernels.helper

@@ -85,15 +85,8 @@ def edges(backend, mode, amount, *, exclude_true=False, temporal=None, src_weigh
     disjoint = temporal is not None
     spec = NeighborSpec(fanouts=dict.fromkeys(graph.edge_types, (2,)), disjoint=disjoint, temporal=temporal)
     negatives = None if mode is None else NegativeSpec(mode=mode, amount=amount, exclude_true=exclude_true)
-    sampler = EdgeSampler(
-        backend(graph, spec),
-        graph,
-        WATCHES,
-        negatives=negatives,
-        src_weight=src_weight,
-        dst_weight=dst_weight,
-        disjoint=disjoint,
-    )
+    weights = {"src_weight": src_weight, "dst_weight": dst_weight}
+    sampler = EdgeSampler(backend(graph, spec), graph, WATCHES, negatives=negatives, disjoint=disjoint, **weights)
     time = torch.tensor([4, 9, 1]) if temporal else None
     src, dst = torch.tensor([5, 1, 5]), torch.tensor([2, 0, 7])
     return sampler.sample(EdgeRequest(key=KEY, edge_type=WATCHES, src=src, dst=dst, time_max=time))
@@ -110,6 +103,7 @@ def shuffled(n):
 
 
 RAMP = torch.arange(16.0)
+IN_TIME = {"disjoint": True, "times": TIMES}
 HGT = {ReferenceSampler: ReferenceHGTSampler, CPUSampler: CPUHGTSampler}
 LABOR = {ReferenceSampler: ReferenceLaborSampler, CPUSampler: CPULaborSampler}
 REVERSE = {KNOWS: KNOWS, WATCHES: WATCHED, WATCHED: WATCHES}
@@ -121,26 +115,13 @@ CASES = {
     "disjoint": lambda backend: neighbors(backend, disjoint=True),
     "weighted": lambda backend: neighbors(backend, graph=make_graph(weights=True), weighted=True),
     "weighted replace": lambda backend: neighbors(backend, graph=make_graph(weights=True), weighted=True, replace=True),
-    "weighted scan": lambda backend: neighbors(
-        backend, (3, 2), graph=make_graph(weights=True, dwarfed=True), weighted=True
-    ),
-    "edge times": lambda backend: neighbors(
-        backend, graph=make_graph(edge_times=True), temporal="uniform", disjoint=True, times=TIMES
-    ),
-    "node times": lambda backend: neighbors(
-        backend, graph=make_graph(node_times=True), temporal="uniform", disjoint=True, times=TIMES
-    ),
+    "weighted scan": lambda backend: neighbors(backend, graph=make_graph(weights=True, dwarfed=True), weighted=True),
+    "edge times": lambda backend: neighbors(backend, graph=make_graph(edge_times=True), temporal="uniform", **IN_TIME),
+    "node times": lambda backend: neighbors(backend, graph=make_graph(node_times=True), temporal="uniform", **IN_TIME),
     "window": lambda backend: neighbors(
-        backend,
-        graph=make_graph(edge_times=True),
-        temporal="uniform",
-        disjoint=True,
-        times=TIMES,
-        window={"user": TIMES["user"] - 3},
+        backend, graph=make_graph(edge_times=True), temporal="uniform", window={"user": TIMES["user"] - 3}, **IN_TIME
     ),
-    "last": lambda backend: neighbors(
-        backend, graph=make_graph(edge_times=True), temporal="last", disjoint=True, times=TIMES
-    ),
+    "last": lambda backend: neighbors(backend, graph=make_graph(edge_times=True), temporal="last", **IN_TIME),
     "induced": lambda backend: neighbors(backend, (1, 1), subgraph="induced"),
     "bidirectional": lambda backend: neighbors(backend, (2, 1), subgraph="bidirectional", reverse=REVERSE),
     "seed edges": lambda backend: edges(backend, None, 0),

@@ -6,7 +6,6 @@ of a core. Both keep the order of the input.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -97,7 +96,7 @@ def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> 
     colptr, rows, positions = roomy(num_dst + 1, np.int64), roomy(num_edges, np.int32), roomy(num_edges, np.int32)
     cols = roomy(num_edges, np.int32)
     col_out = cols.data_ptr()
-    wide_row, wide_col, scratch = row.dtype == torch.int64, col.dtype == torch.int64, _Scratch()
+    wide_row, wide_col = row.dtype == torch.int64, col.dtype == torch.int64
 
     def count_piece(k: int) -> int:
         count_buckets(col.data_ptr(), wide_col, *pieces[k], shift, cursor[k].ctypes.data)
@@ -112,9 +111,9 @@ def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> 
     def settle_bucket(b: int) -> int:
         begin, end, first = int(bounds[b]), int(bounds[b + 1]), b << shift
         num_columns = min(1 << shift, num_dst - first)
-        memory = scratch.take(8 * (end - begin) + 8 * num_columns)
+        scratch = np.empty(end - begin + num_columns, np.int64)
         tables = rows.data_ptr(), col_out, positions.data_ptr()
-        settle(*tables, begin, end, first, num_columns, colptr.data_ptr(), memory)
+        settle(*tables, begin, end, first, num_columns, colptr.data_ptr(), scratch.ctypes.data)
         return end - begin
 
     bar = Progress("Sorting edges", (2 + (time is not None)) * num_edges, unit="edges", delay=2.0)
@@ -161,15 +160,15 @@ def _sort_by_time(colptr: Tensor, row: Tensor, position: Tensor, time: Tensor, t
     from manyhop.graph.column_kernels import sort_by_time
 
     begins, num_edges, time = colptr.numpy(), row.numel(), time.long().contiguous()
-    times, scratch = roomy(num_edges, np.int64), _Scratch()
+    times = roomy(num_edges, np.int64)
     edges = np.array([end for _, end in _cut(num_edges, threads * 16)])
     cuts = np.unique(np.concatenate([[0], np.searchsorted(begins, edges, side="left"), [begins.size - 1]])).tolist()
 
     def sort_piece(k: int) -> int:
         first, last = cuts[k], cuts[k + 1]
-        longest = int(np.diff(begins[first : last + 1]).max())
+        scratch = np.empty((int(np.diff(begins[first : last + 1]).max()), 2), np.int64)
         tables = times.data_ptr(), row.data_ptr(), position.data_ptr()
-        sort_by_time(colptr.data_ptr(), first, last, time.data_ptr(), *tables, scratch.take(16 * longest))
+        sort_by_time(colptr.data_ptr(), first, last, time.data_ptr(), *tables, scratch.ctypes.data)
         return int(begins[last] - begins[first])
 
     in_threads(sort_piece, range(len(cuts) - 1), threads, bar)
@@ -185,17 +184,3 @@ def _cut(num_edges: int, pieces: int) -> list[tuple[int, int]]:
 def _plain(ids: Tensor) -> Tensor:
     """Return ids as contiguous int64 or int32."""
     return (ids if ids.dtype in (torch.int64, torch.int32) else ids.int()).contiguous()
-
-
-class _Scratch(threading.local):
-    """Memory of each thread, for the lifetime of this object."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-
-    def take(self, nbytes: int) -> int:
-        """Return the address of this many bytes, valid until the thread's next call."""
-        if self._memory.nbytes < nbytes:
-            self._memory = np.empty(0, np.uint8)  # not both at once
-            self._memory = np.empty(nbytes, np.uint8)
-        return int(self._memory.ctypes.data)

@@ -240,11 +240,6 @@ class Graph:
         """Bytes of the column pointers of all edge types."""
         return sum(8 * (csc.num_dst + 1) for csc in self.csc.values())
 
-    @property
-    def device(self) -> torch.device | None:
-        """Device of the source nodes of edges; ``None`` without edge types."""
-        return next((csc.row.device for csc in self.csc.values()), None)
-
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type."""
         return self.csc[edge_type].num_edges

@@ -105,7 +105,7 @@ def without_edges(graph: Graph, edge_type: EdgeType) -> Graph:
         graph: the topology.
         edge_type: between node types of the graph; one that it has, or another.
     """
-    device = graph.device
+    device = next((csc.row.device for csc in graph.csc.values()), None)
     empty = CSC(
         num_src=graph.num_nodes[edge_type[0]],
         colptr=torch.zeros(graph.num_nodes[edge_type[2]] + 1, dtype=torch.int64, device=device),

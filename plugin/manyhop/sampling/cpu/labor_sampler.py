@@ -24,7 +24,8 @@ class CPULaborSampler(CPUSampler):
     def __init__(self, graph: Graph, spec: LaborSpec, *, empty: Empty = empty) -> None:
         check_spec(graph, spec)
         self._labor_spec = spec
-        super().__init__(graph, NeighborSpec(fanouts=spec.fanouts, expand=spec.expand), empty=empty)
+        frame = NeighborSpec(fanouts=spec.fanouts, replace=spec.replace, expand=spec.expand)
+        super().__init__(graph, frame, empty=empty)
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_labor_spec": self._labor_spec}
@@ -39,9 +40,6 @@ class CPULaborSampler(CPUSampler):
 
     def _batch_kernels(self) -> tuple[Any, Any]:
         return self._kernels.sample_picked_batch, self._kernels.sample_picked_batch
-
-    def _replaces(self) -> bool:
-        return self._labor_spec.replace
 
     def _workspace(self) -> Workspace:
         ws = super()._workspace()

@@ -104,7 +104,7 @@ class CPUSampler(HostSampler):
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
         self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
-        if not self._replaces():
+        if not spec.replace:
             self._bound_fanouts()
 
     def _batch_kernels(self) -> tuple[Any, Any]:
@@ -112,10 +112,6 @@ class CPUSampler(HostSampler):
         spec, kernels = self.spec, self._kernels
         plain = not spec.weighted and spec.temporal is None and not spec.disjoint
         return (kernels.sample_plain_batch if plain else kernels.sample_batch), kernels.sample_batch
-
-    def _replaces(self) -> bool:
-        """Return whether an edge can be picked more than once."""
-        return self.spec.replace
 
     def _bound_fanouts(self) -> None:
         """Limit fanouts, which determine memory, to the largest degree: users pass 10^9 for all neighbours."""
@@ -128,7 +124,7 @@ class CPUSampler(HostSampler):
         ws: Workspace | None = getattr(self._local, "workspace", None)
         if ws is None:
             spec = self.spec
-            largest = 0 if self._replaces() else int(self._fanouts.max(initial=0))
+            largest = 0 if spec.replace else int(self._fanouts.max(initial=0))
             ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels.rehash_type)
             ws.mode["replace"] = spec.replace
             ws.mode["weighted"] = spec.weighted
@@ -155,7 +151,9 @@ class CPUSampler(HostSampler):
             if state == c.BAD_SEEDS:
                 check_request(self.graph, self.spec, request)
             elif state == c.NEEDS_FRONTIER:
-                self._reserve_frontier(ws)
+                num_nodes = ws.nodes["count"].tolist()
+                for i, (_, _, dst) in enumerate(self._types):
+                    ws.reserve_frontier(i, num_nodes[dst])
             elif state == c.NEEDS_PICKS:
                 self._pick_ahead(ws, request)
             elif state == c.NEEDS_ROOM:
@@ -177,12 +175,6 @@ class CPUSampler(HostSampler):
             if ids is not None or ws.found["num_excluded"][i] > 0:
                 ws.exclude(i, None if ids is None else keep[-1])
         return keep
-
-    def _reserve_frontier(self, ws: Workspace) -> None:
-        """Reserve memory for the frontier of a hop."""
-        counts = ws.nodes["count"].tolist()
-        for i, (_, _, dst) in enumerate(self._types):
-            ws.reserve_frontier(i, counts[dst])
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -156,23 +156,14 @@ class GPUHGTSampler:
         self.device = kernel_device(device, "CPUHGTSampler")
         self._inducer = Inducer(graph, self.device, limit=self._limit)
         self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
-        self._plans: dict[bytes, HGTPlan] = {}
-        self._lock = threading.Lock()
+        self._plan = functools.lru_cache(_MOST_PLANS)(self._make_plan)
         types = [t for t, n in graph.num_nodes.items() if n > 0]
         if self.device.type == "cuda" and types:  # compile the kernels
             self.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={types[0]: torch.zeros(1, dtype=torch.int64)}))
 
-    def _plan(self, num_seeds: Ints) -> HGTPlan:
-        """Return the plan for ``num_seeds [num_batches, num_types]``; the plans used last are cached."""
-        key = num_seeds.tobytes()
-        with self._lock:
-            plan = self._plans.pop(key, None)
-            if plan is None:
-                plan = HGTPlan(self._inducer, self._num_samples, num_seeds)
-            self._plans[key] = plan
-            while len(self._plans) > _MOST_PLANS:
-                del self._plans[next(iter(self._plans))]
-        return plan
+    def _make_plan(self, num_seeds: bytes) -> HGTPlan:
+        numbers = np.frombuffer(num_seeds, np.int64).reshape(-1, len(self.graph.node_types))
+        return HGTPlan(self._inducer, self._num_samples, numbers)
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.
@@ -194,8 +185,7 @@ class GPUHGTSampler:
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
-            on_host = not any(seeds.is_cuda for seeds in request.seeds.values())
-            check_request(self.graph, self.spec, request, in_range=on_host)
+            check_request(self.graph, self.spec, request, in_range=False)  # seeds may be on the device
         return PendingHGT(self, requests)
 
 
@@ -222,7 +212,7 @@ class PendingHGT:
                 f"{num_scopes} node types of batches with ids below {self._max_nodes} cannot be numbered in 63 bits. "
                 "Begin fewer batches at once."
             )
-        self._plan = sampler._plan(self._num_seeds)
+        self._plan = sampler._plan(self._num_seeds.tobytes())
         # begin, count and candidates of each scope, the count after each hop, the number of seeds out of range
         state = np.zeros((3 + num_hops + 1, num_scopes), np.int64)
         state[1] = self._num_seeds.ravel()
@@ -251,17 +241,12 @@ class PendingHGT:
         ]
         at = [nodes_at[b * len(types) + t] + np.arange(seeds.numel()) for b, t, seeds in given]
         scope = [np.full(seeds.numel(), b * len(types) + t) for b, t, seeds in given]
-        parts: list[Ints | Tensor] = [np.concatenate(at), np.concatenate(scope)]
-        any_on_device = any(seeds.is_cuda for *_, seeds in given)
-        if any_on_device:
-            limit = [np.full(seeds.numel(), self._sampler.graph.num_nodes[types[t]]) for _, t, seeds in given]
-            to, scope_of, limit_of = upload([*parts, np.concatenate(limit)], device)
-            seeds = torch.cat([seeds.to(device, non_blocking=True) for *_, seeds in given])
-            wrong = (seeds < 0) | (seeds >= limit_of)
-            self._state[-1, 0] = wrong.sum()
-            seeds = seeds.masked_fill(wrong, 0)
-        else:
-            to, scope_of, seeds = upload([*parts, torch.cat([seeds for *_, seeds in given])], device)
+        limit = [np.full(seeds.numel(), self._sampler.graph.num_nodes[types[t]]) for _, t, seeds in given]
+        to, scope_of, limit_of = upload([np.concatenate(column) for column in (at, scope, limit)], device)
+        seeds = torch.cat([seeds.to(device, non_blocking=True) for *_, seeds in given])
+        wrong = (seeds < 0) | (seeds >= limit_of)
+        self._state[-1, 0] = wrong.sum()
+        seeds = seeds.masked_fill(wrong, 0)
         node[to] = seeds
         value, order = torch.sort(scope_of * self._max_nodes + seeds, stable=True)
         before = torch.searchsorted(value, value)  # sorted position of the first copy in the same scope

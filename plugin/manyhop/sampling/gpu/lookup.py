@@ -10,6 +10,7 @@ import torch
 
 from manyhop.errors import CapacityError
 from manyhop.graph import CSC
+from manyhop.ranks import cuda
 from manyhop.sampling.gpu.kernels.primitives import TILE, fill_indptr
 from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, build_table, check_pairs
 from manyhop.system.triton_launch import Kernel, as_current
@@ -32,7 +33,7 @@ class GPUEdgeLookup(EdgeLookup):
         check_pairs(csc, remedy)
         if device.type == "cuda":
             needed = 40 * csc.num_edges + 8 * csc.num_src  # sorting takes more than the table
-            free = torch.cuda.mem_get_info(device)[0] + _cached(device)
+            free = cuda.free_memory(device)
             if needed > free:
                 raise CapacityError(
                     f"Telling which pairs of nodes are among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
@@ -43,10 +44,6 @@ class GPUEdgeLookup(EdgeLookup):
 
     def _build(self) -> tuple[Ints, IntsOfAnySize]:
         return self.begin.cpu().numpy(), self.destination.cpu().numpy()
-
-
-def _cached(device: torch.device) -> int:
-    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 _MOST_TILES = 64
