@@ -51,7 +51,7 @@ class Ranks:
         if self._exchanges is not None:
             self._exchanges.finish()
         if self._exchange is not None:
-            self._exchange.leave()
+            self._exchange.close()
 
     def _end_with_run(self) -> None:
         """Register the end of threads, then of the exchange, before that of memory over GPUs and the process group."""

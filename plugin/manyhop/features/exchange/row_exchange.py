@@ -184,7 +184,8 @@ class RowExchange:
         self.world: World = init(timeout=timeout)
         self.traffic = Traffic()
         self._name, self._store_key, self._timeout = name, store_key, timeout
-        self._ended: RankError | None = None
+        self.failure: RankError | None = None
+        """The error that ended the exchange, if one has."""
         self._pattern: Pattern | None = None
         self._last: Any = None  # the announcement of the end of an epoch, in flight
 
@@ -225,11 +226,6 @@ class RowExchange:
             if last is not None:
                 last.wait()
 
-    @property
-    def failure(self) -> RankError | None:
-        """Return the error that ended the exchange, if one has."""
-        return self._ended
-
     def rows_under_way(self) -> bool:
         """Return whether returned rows have not arrived on this rank's GPU yet."""
         return False
@@ -243,11 +239,7 @@ class RowExchange:
     def close(self) -> None:
         """End the exchange on this rank."""
         self._pattern = None  # and the tensors that it keeps
-        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-
-    def leave(self) -> None:
-        """Close at the end of the run, without the other ranks."""
-        self.close()
+        self.failure = self.failure or RankError(f"{self._name}: the exchange is closed.")
 
     def _gather(
         self, requests: Sequence[RowRequest], pattern: Pattern, tag: Tag, pool: BufferPool | None
@@ -272,20 +264,20 @@ class RowExchange:
     @contextlib.contextmanager
     def _failing(self, tag: Tag) -> Iterator[None]:
         """End the exchange on all ranks if the body raises, unless all ranks raise the same error."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        if self.failure is not None:
+            raise RankError(str(self.failure), ranks=self.failure.ranks)
         try:
             yield
         except (ExchangeEndedError, FeatureError):  # raised on all ranks; exchanges continue
             raise
         except RankError as error:
-            self._ended = error
+            self.failure = error
             raise
         except RuntimeError as error:
             self._disconnect()
-            self._ended = _lost(self._name, self._store_key, self.world, tag, error)
-            raise self._ended from error
+            self.failure = _lost(self._name, self._store_key, self.world, tag, error)
+            raise self.failure from error
         except BaseException as error:
-            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
+            self.failure = RankError(f"{self._name}: an exchange was broken off: {error!r}")
             self._disconnect()
             raise

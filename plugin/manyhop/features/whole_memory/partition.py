@@ -24,18 +24,11 @@ _PAGE, _LARGE_PAGE, _LARGE = 2 << 20, 512 << 20, 16 << 30
 
 @dataclass(frozen=True)
 class Division:
-    """A tensor divided among ranks.
-
-    Raises:
-        InputError: an unknown kind.
-        FeatureError: a shape without rows, or rows without bytes.
-    """
+    """A tensor of a shape, divided among the ranks that hold it together."""
 
     shape: tuple[int, ...]
-    """Shape of the whole tensor."""
     dtype: torch.dtype
     num_ranks: int
-    """Number of ranks that hold it together."""
     kind: Kind
 
     def __post_init__(self) -> None:
@@ -48,17 +41,14 @@ class Division:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
         return self.shape[0] * self.row_bytes
 
     @property
     def shards(self) -> Shards:
-        """Return the rows of each rank."""
         return Shards(self.shape[0], self.num_ranks)
 
     @property

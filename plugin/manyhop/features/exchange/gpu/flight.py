@@ -136,14 +136,12 @@ class Shares:
 
     @staticmethod
     def of(needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int, id_words: int, ahead: int) -> Shares:
-        """Divide a quota over groups; if it is too small, in proportion.
+        """Divide a quota (``id_words`` int64 of ids, ``ahead`` bytes of rows) over groups, or less in proportion.
 
         Args:
             needs: ``[groups]``: expected rows.
             widths: ``[groups][tables]``: bytes of a row of each tensor that is read by the same index.
             id_bytes: bytes of a row number.
-            id_words: quota of ids, in int64.
-            ahead: quota of rows, in bytes.
         """
         id_widths = [[id_bytes]] * len(needs)
         id_caps = _fit(needs, id_widths, 8, 8 * id_words)
@@ -165,9 +163,7 @@ class _Kind:
 class SpeculativeQuota:
     """The data that ranks send each other before counts are known. All ranks learn from the same counts, and agree.
 
-    Attributes:
-        id_words: int64 for ids after each header.
-        ahead: bytes of rows that each rank sends to each of the others speculatively.
+    ``id_words``: int64 for ids after each header. ``ahead``: bytes of rows that each rank sends to each other one.
     """
 
     def __init__(self, others: int) -> None:
