@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -75,14 +76,36 @@ class Timing:
         return float(np.median(np.divide(self.edges, self.seconds)))
 
 
+def quartiles(values: npt.ArrayLike, digits: int = 2) -> str:
+    """Return median and quartiles as text."""
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return f"{median:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def on_threads(samplers: Sequence[Callable[[int], int]]) -> BatchRunner:
+    """Return what runs samplers of numbered batches, each on a thread with batches of its own."""
+    done = 0
+    pool = ThreadPoolExecutor(len(samplers)) if len(samplers) > 1 else None
+
+    def run(num_batches: int) -> int:
+        nonlocal done
+        first, done = done, done + num_batches
+
+        def share(thread: int) -> int:
+            return sum(map(samplers[thread], range(first + thread, first + num_batches, len(samplers))))
+
+        return share(0) if pool is None else sum(pool.map(share, range(len(samplers))))
+
+    return run
+
+
 def ratio(timing: Timing, base: Timing) -> str:
     """Return time per edge over that of ``base`` in the same rounds: median and quartiles.
 
     The speed of a shared machine drifts by more than the differences one looks for; this ratio does not see the drift.
     """
     cost, other = (np.divide(one.seconds, one.edges) for one in (timing, base))
-    low, median, high = np.quantile(cost / other, [0.25, 0.5, 0.75])
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+    return quartiles(cost / other)
 
 
 def measure(

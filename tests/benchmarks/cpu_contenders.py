@@ -6,7 +6,6 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.utils import to_csc
 
-from benchmarks.common import MANYHOP, Absent, BatchRunner, BenchGraph, Contender
+from benchmarks.common import MANYHOP, Absent, BatchRunner, BenchGraph, Contender, on_threads
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, NodeType, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_pyg import NeighborLoader
@@ -56,27 +55,10 @@ def samplers(task: Task, threads: list[int], with_pyg: bool) -> list[Contender]:
     """Return manyhop, and pyg-lib where PyG samples with it; each thread samples batches of its own."""
     makers = {MANYHOP: _manyhop} | ({PYG_LIB: _pyg_lib} if with_pyg else {})
     return [
-        Contender(workload=task.name, name=name, threads=n, run=_on_threads([make(task) for _ in range(n)]))
+        Contender(workload=task.name, name=name, threads=n, run=on_threads([make(task) for _ in range(n)]))
         for name, make in makers.items()
         for n in threads
     ]
-
-
-def _on_threads(samplers: list[SampleBatch]) -> BatchRunner:
-    done = 0
-    pool = ThreadPoolExecutor(len(samplers)) if len(samplers) > 1 else None
-
-    def run(num_batches: int) -> int:
-        nonlocal done
-        first, done = done, done + num_batches
-
-        def share(thread: int) -> int:
-            sample = samplers[thread]
-            return sum(sample(i) for i in range(first + thread, first + num_batches, len(samplers)))
-
-        return share(0) if pool is None else sum(pool.map(share, range(len(samplers))))
-
-    return run
 
 
 def _manyhop(task: Task) -> SampleBatch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from benchmarks.common import (
     BatchRunner,
     Contender,
     measure,
+    on_threads,
     opening,
     print_and_save,
     section,
@@ -93,8 +93,8 @@ def on_cpu(size: Size, threads: list[int]) -> dict[str, list[Any]]:
         ("edge prediction 15-10-5", edges, (for_edges(manyhop_dgl), for_edges(theirs))),
     ):
         for n in threads:
-            mine = _on_threads([_in_turn(size, g, items, pair[0](FANOUTS)) for _ in range(n)])
-            other = in_dgl_threads(n, _in_turn(size, g, items, pair[1](FANOUTS)))
+            mine = on_threads([_batches(size, g, items, pair[0](FANOUTS)) for _ in range(n)])
+            other = in_dgl_threads(n, on_threads([_batches(size, g, items, pair[1](FANOUTS))]))
             for name, run in ((MANYHOP, mine), ("DGL", other)):
                 samplers.append(Contender(workload=workload, name=name, threads=n, run=run))
     sections = {"Samplers alone: blocks": measure(samplers, size.rounds, size.min_turn_s)}
@@ -105,26 +105,9 @@ def on_cpu(size: Size, threads: list[int]) -> dict[str, list[Any]]:
     return sections
 
 
-def _in_turn(size: Size, g: dgl.DGLGraph, items: Tensor, sampler: Any) -> BatchRunner:
+def _batches(size: Size, g: dgl.DGLGraph, items: Tensor, sampler: Any) -> Callable[[int], int]:
     batches = torch.split(items, size.batch_size)
-    done = 0
-
-    def run(num_batches: int) -> int:
-        nonlocal done
-        first, done = done, done + num_batches
-        return sum(_num_edges(sampler.sample(g, batches[i % len(batches)].clone())) for i in range(first, done))
-
-    return run
-
-
-def _on_threads(runs: list[BatchRunner]) -> BatchRunner:
-    pool = ThreadPoolExecutor(len(runs))
-
-    def run(num_batches: int) -> int:
-        shares = [len(range(i, num_batches, len(runs))) for i in range(len(runs))]
-        return sum(pool.map(lambda one, share: one(share), runs, shares))
-
-    return runs[0] if len(runs) == 1 else run
+    return lambda i: _num_edges(sampler.sample(g, batches[i % len(batches)].clone()))
 
 
 def _dataloaders(size: Size, g: dgl.DGLGraph, seeds: Tensor, threads: list[int], names: list[str]) -> list[Contender]:

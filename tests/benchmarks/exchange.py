@@ -13,8 +13,14 @@ import sys
 import time
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
-from benchmarks.common import opening, print_and_save, reserved_port, table
+import manyhop
+from benchmarks.common import opening, print_and_save, quartiles, reserved_port, table
+from manyhop.features import BufferPool, DistributedRows, GPUExchange, RowRequest, pin
+from manyhop.features.exchange.host import Exchange
+from manyhop.features.sources import ShardedRows, Shards
 from manyhop.system.memory import require_memory
 
 _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
@@ -48,10 +54,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
 
 
 def _be_rank(options: argparse.Namespace, argv: list[str]) -> None:
-    import torch
-
-    import manyhop
-
     torch.set_num_threads(1)
     os.environ["GROUP_RANK"] = os.environ["RANK"]
     world = manyhop.init()
@@ -77,14 +79,6 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> None:
 
 def _measure(width: int, place: str, options: argparse.Namespace) -> str:
     """One line of the table: rows of so many float32, in host memory, or where GPUs read them."""
-    import torch
-    import torch.distributed as dist
-
-    import manyhop
-    from manyhop.features import BufferPool, DistributedRows, GPUExchange, RowRequest, pin
-    from manyhop.features.exchange.host import Exchange
-    from manyhop.features.sources import ShardedRows, Shards
-
     world, device = manyhop.init(), torch.device(options.device)
     mine = Shards(options.rows, world.num_nodes).rows_of(world.node)
     rows = torch.from_numpy(np.ones((len(mine), width), np.float32))  # numpy asks for huge pages
@@ -141,7 +135,6 @@ def _measure(width: int, place: str, options: argparse.Namespace) -> str:
             finish()
             seconds[k].append((time.perf_counter() - began) / options.batches)
     speed = [sum(splits) / np.median(s) / 1e9 for s in seconds]
-    low, median, high = np.quantile(np.divide(seconds[1], seconds[0]), [0.25, 0.5, 0.75])
     exchange.close()
     cells = [f"{4 * width} bytes, {place}", f"{sum(splits) / 1e6:.1f}", f"{speed[0]:.2f}", f"{speed[1]:.2f}"]
-    return f"| {' | '.join([*cells, f'{median:.2f} ({low:.2f}-{high:.2f})'])} |"
+    return f"| {' | '.join([*cells, quartiles(np.divide(seconds[1], seconds[0]))])} |"

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GraphSAGE, MessagePassing, SAGEConv
 
-from benchmarks.common import MANYHOP, Contender, Timing, measure, opening, print_and_save, table
+from benchmarks.common import MANYHOP, Contender, Timing, measure, opening, print_and_save, quartiles, table
 from benchmarks.gpu.graphs import rmat
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, accelerate, capture
@@ -300,5 +300,4 @@ def _table(title: str, make: Callable[[], Sequence[Contender]], rounds: int) -> 
 
 
 def _row(timing: Timing) -> tuple[str, ...]:
-    low, median, high = np.quantile(timing.seconds, [0.25, 0.5, 0.75]) * 1e3
-    return timing.workload, timing.name, f"{median:.3f} ({low:.3f}-{high:.3f})"
+    return timing.workload, timing.name, quartiles(np.multiply(timing.seconds, 1e3), 3)

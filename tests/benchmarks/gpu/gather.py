@@ -83,13 +83,11 @@ def _measure(job: Job, ranks: Ranks, memory: PeakMemory, where: str, row_bytes: 
             call(ids[number % 2])
 
     seconds = [s / CALLS for s in ranks.rounds(run, job.rounds)]
-    return Row(
-        part="gather",
-        workload=f"{where}, {row_bytes} B{', skewed' if skewed else ''}",
+    return job.row(
+        "gather",
+        f"{where}, {row_bytes} B{', skewed' if skewed else ''}",
+        seconds,
         setting=setting.replace("skewed", "").strip(", "),
-        name=job.contender,
-        gpus=job.gpus,
-        seconds=seconds,
         work=_work(where, count * row_bytes, ranks.size),
         extra={"bytes": count * row_bytes, "peak_bytes": memory.peak(run)},
     )
@@ -261,12 +259,11 @@ def _take_turns(
             seconds[name].append(ranks.seconds(partial(run, call, repeats)) / repeats)
     for name, measured in seconds.items():
         sink.add(
-            Row(
-                part="exchange",
-                workload=f"{count:,} rows of {row_bytes} B{', skewed' if skewed else ''}",
+            job.row(
+                "exchange",
+                f"{count:,} rows of {row_bytes} B{', skewed' if skewed else ''}",
+                measured,
                 name=name,
-                gpus=job.gpus,
-                seconds=measured,
                 work={PEER: size * (ranks.size - 1) / ranks.size},
                 extra={"bytes": size},
             )

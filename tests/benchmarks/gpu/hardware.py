@@ -190,15 +190,11 @@ def _copy(job: Job, ranks: Ranks, sink: Sink) -> None:
 
 
 def _random_reads(job: Job, ranks: Ranks, sink: Sink) -> None:
-    from benchmarks.gpu.hardware import random_reads
-
     entries = 1 << ((job.gather_table // 8).bit_length() - 1)
     table = torch.zeros(entries, dtype=torch.int64, device=ranks.device)
-    block, repeats = 256, 8
-    programs = (1 << 18) if ranks.on_gpu else 4
+    block, repeats, programs = 256, 8, (1 << 18) if ranks.on_gpu else 4
     out = torch.empty(programs * block, dtype=torch.int64, device=ranks.device)
-    grid = (programs,)
-    seconds = ranks.rounds(lambda: random_reads[grid](table, out, entries - 1, block, repeats), job.rounds)
+    seconds = ranks.rounds(lambda: random_reads[(programs,)](table, out, entries - 1, block, repeats), job.rounds)
     _add(job, sink, READS, seconds, programs * block * repeats)
 
 
@@ -219,8 +215,6 @@ def _pcie(job: Job, ranks: Ranks, sink: Sink) -> None:
 
 
 def _peer(job: Job, ranks: Ranks, sink: Sink) -> None:
-    from benchmarks.gpu.hardware import copy_words
-
     words = min(job.gather_table, 1 << 30) // 8
     source = [torch.zeros(words, dtype=torch.int64, device=f"cuda:{gpu}") for gpu in range(job.gpus)]
     out = [torch.empty_like(tensor) for tensor in source]

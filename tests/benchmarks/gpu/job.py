@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class Job:
     """Batches of all GPUs together, for ``"strong"``."""
     results: str
     """Path of the file to which rows are appended, as lines of JSON."""
+
+    def row(self, part: str, workload: str, seconds: list[float], **values: Any) -> Row:
+        """Return a row of the job's contender."""
+        row = Row(part=part, workload=workload, name=self.contender, gpus=self.gpus, seconds=seconds)
+        return dataclasses.replace(row, **values)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -150,6 +155,12 @@ def reason_of(error: BaseException) -> str:
     """The first line of an error, for a table."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+def ratios(values: Iterable[float]) -> dict[str, float]:
+    """Return median and quartiles, as a row has them."""
+    low, middle, high = np.quantile(list(values), (0.25, 0.5, 0.75)).tolist()
+    return {"ratio": middle, "ratio_low": low, "ratio_high": high}
 
 
 def fanout_name(fanout: tuple[int, ...]) -> str:

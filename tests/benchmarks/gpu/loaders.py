@@ -22,7 +22,7 @@ import manyhop_pyg
 from benchmarks.gpu.data import CLASSES, DataMaker, MakeLoader, cugraph_pyg, is_ddp, manyhops_data
 from benchmarks.gpu.graphs import GPUGraph, draw_seeds
 from benchmarks.gpu.hardware import COPY, PEER, READS, PeakMemory, Ranks, tidy
-from benchmarks.gpu.job import Job, Row, Sink, fanout_name, reason_of
+from benchmarks.gpu.job import Job, Row, Sink, fanout_name, ratios, reason_of
 from benchmarks.gpu.sampling import READS_PER_EDGE
 
 # One all-reduce, in which gradients lie where it reads them; nothing is searched for, nothing is sent but gradients.
@@ -153,27 +153,15 @@ def _measure(
         seconds, some = _in_turns(ranks, steps, loader, batches)
         epochs.append(seconds)
         pairs += some
-    low, middle, high = np.quantile([loading / alone for loading, alone in pairs], (0.25, 0.5, 0.75)).tolist()
     extra = {
         "batches": batches,
         "peak_bytes": peak,
         "step_s": float(np.median([alone for _, alone in pairs])),
         "step_gpu_s": on_gpu,
-        "ratio": middle,
-        "ratio_low": low,
-        "ratio_high": high,
+        **ratios(loading / alone for loading, alone in pairs),
     }
-    return Row(
-        part="epoch",
-        workload="",
-        setting=setting_of(job, placement),
-        name=job.contender,
-        gpus=job.gpus,
-        seconds=epochs,
-        edges=edges,
-        work=work_of(job, edges, nodes, placement),
-        extra=extra,
-    )
+    work = work_of(job, edges, nodes, placement)
+    return job.row("epoch", "", epochs, setting=setting_of(job, placement), edges=edges, work=work, extra=extra)
 
 
 def _count(batch: Data, mask: str, padded: int) -> int:
@@ -257,8 +245,7 @@ def _load(
 ) -> Iterator[Row]:
     batches = job.epoch_batches
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
-    for _ in zip(range(_WARM_UP), make(fanout, seeds), strict=False):  # compiles, starts and allocates
-        pass
+    list(islice(make(fanout, seeds), _WARM_UP))  # compiles, starts and allocates
     ranks.meet()
     began = time.perf_counter()
     loader = make(fanout, seeds)
@@ -294,17 +281,8 @@ def _load(
         "nodes": rows,
         "peak_bytes": peak,
     }
-    yield Row(
-        part="loader",
-        workload=fanout_name(fanout),
-        setting=setting_of(job, placement),
-        name=job.contender,
-        gpus=job.gpus,
-        seconds=seconds,
-        edges=per_batch,
-        work=work_of(job, per_batch, rows, placement),
-        extra=extra,
-    )
+    work, setting = work_of(job, per_batch, rows, placement), setting_of(job, placement)
+    yield job.row("loader", fanout_name(fanout), seconds, setting=setting, edges=per_batch, work=work, extra=extra)
 
 
 def build(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
@@ -316,18 +294,10 @@ def build(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sin
         first_batch = partial(_first_batch, job, ranks, edges.to(device), graph.num_nodes)
         peak = memory.peak(first_batch)
         times = [first_batch() for _ in range(job.rounds)]
-        sink.add(
-            Row(
-                part="build",
-                workload=f"{edges.size(1):,} edges, {fanout_name(job.fanouts[0])}",
-                setting=setting,
-                name="manyhop",
-                gpus=job.gpus,
-                seconds=[made + first for made, first in times],
-                edges=edges.size(1),
-                extra={"construct_s": median(made for made, _ in times), "peak_bytes": peak},
-            )
-        )
+        workload = f"{edges.size(1):,} edges, {fanout_name(job.fanouts[0])}"
+        extra = {"construct_s": median(made for made, _ in times), "peak_bytes": peak}
+        seconds = [made + first for made, first in times]
+        sink.add(job.row("build", workload, seconds, setting=setting, edges=edges.size(1), extra=extra))
 
 
 def _shuffled(graph: GPUGraph, ranks: Ranks) -> Tensor:

@@ -68,17 +68,19 @@ def _loader(row: Row) -> tuple[str, ...]:
     return f"{row.median_s * 1e3:.3f}", first, construct, f"{row.extra['batches']:.0f}", f"{row.edges:.0f}"
 
 
+def _quartiles(row: Row) -> str:
+    return "{ratio:.3f} ({ratio_low:.3f}-{ratio_high:.3f})".format(**row.extra)
+
+
 def _epoch(row: Row) -> tuple[str, ...]:
     steps = row.extra["batches"]
-    middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
     times = [f"{1e3 * seconds:.2f}" for seconds in (row.median_s, row.extra["step_s"], row.extra["step_gpu_s"])]
-    return f"{row.median_s * steps:.3f}", *times, f"{middle} ({low}-{high})", f"{steps:.0f}"
+    return f"{row.median_s * steps:.3f}", *times, _quartiles(row), f"{steps:.0f}"
 
 
 def _stores(row: Row) -> tuple[str, ...]:
-    middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
     per_row = f"{row.extra['per_row_s'] * 1e9:.2f}"
-    return f"{row.median_s * 1e3:.3f}", f"{row.extra['rows']:.0f}", per_row, f"{middle} ({low}-{high})"
+    return f"{row.median_s * 1e3:.3f}", f"{row.extra['rows']:.0f}", per_row, _quartiles(row)
 
 
 TABLES: Sequence[tuple[str, str, str, Callable[[Row], tuple[str, ...]]]] = (

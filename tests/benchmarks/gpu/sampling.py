@@ -49,13 +49,11 @@ def _measure(job: Job, ranks: Ranks, memory: PeakMemory, workload: str, place: s
     if ranks.on_gpu:
         extra["launch_s"] = sample.launch_seconds(size, job.rounds)
     per_batch = ranks.mean(edges / batches)
-    return Row(
-        part="sampling",
-        workload=workload,
+    return job.row(
+        "sampling",
+        workload,
+        seconds,
         setting=f"{size} per call{place}",
-        name=job.contender,
-        gpus=job.gpus,
-        seconds=seconds,
         edges=per_batch,
         work={READS: READS_PER_EDGE * per_batch},
         extra=extra,

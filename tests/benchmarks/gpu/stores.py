@@ -20,7 +20,7 @@ import manyhop_dgl
 import manyhop_pyg
 from benchmarks.gpu.graphs import GPUGraph, draw_features, draw_seeds
 from benchmarks.gpu.hardware import Ranks, tidy
-from benchmarks.gpu.job import Job, Row, Sink, fanout_name, reason_of
+from benchmarks.gpu.job import Job, Sink, fanout_name, ratios, reason_of
 
 _BATCHES = 64  # of an epoch and GPU, at most
 _EPOCHS = 8  # of each loader per round
@@ -97,21 +97,11 @@ def _measure(
             took = ranks.seconds(lambda k=k: epoch(k))  # type: ignore[misc]
             seconds[k].append(took / count[k])
             per_row[k].append(took / ranks.mean(rows[k]))
-    low, middle, high = np.quantile(np.divide(*per_row), (0.25, 0.5, 0.75)).tolist()
-    ratio = {"ratio_low": low, "ratio": middle, "ratio_high": high}
+    ratio = ratios(np.divide(*per_row))
     for k, name in enumerate(("PyG", "DGL")):
         extra = {"rows": ranks.mean(rows[k] / count[k]), "per_row_s": float(np.median(per_row[k])), **ratio}
-        sink.add(
-            Row(
-                part="stores",
-                workload=fanout_name(job.fanouts[0]),
-                setting=f"{place}, {name}",
-                name="manyhop",
-                gpus=job.gpus,
-                seconds=seconds[k],
-                extra=extra,
-            )
-        )
+        setting = f"{place}, {name}"
+        sink.add(job.row("stores", fanout_name(job.fanouts[0]), seconds[k], setting=setting, extra=extra))
 
 
 def _read_pyg(batch: Any) -> int:
