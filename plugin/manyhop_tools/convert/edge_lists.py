@@ -29,13 +29,8 @@ _PIECE = 1 << 20
 class EdgeIndexFile:
     """Integers of shape ``[2, num_edges]``; also as numpy saves the transpose of an array ``[num_edges, 2]``.
 
-    Args:
-        path: the file.
-        pairs: also take ``[num_edges, 2]``, a pair of nodes in each row.
-        raw: the numbers of a raw file: pairs, or all sources and then all destinations.
-
-    Raises:
-        InputError: anything else.
+    With ``pairs``, a pair of nodes in each row is accepted, too. ``raw`` are the numbers of a raw file: pairs, or all
+    sources and then all destinations.
     """
 
     def __init__(self, path: Path, *, pairs: bool = False, raw: Rows | None = None) -> None:
@@ -49,7 +44,8 @@ class EdgeIndexFile:
         if self._pairs is None and is_paired:
             self._pairs = rows
         ends = shape[1:] if self._pairs is not None else shape[:1]
-        if ends != (2,) or len(shape) != 2 or not rows.can_map or _not_whole(rows):
+        whole = not (rows.dtype.is_floating_point or rows.dtype.is_complex)
+        if ends != (2,) or len(shape) != 2 or not rows.can_map or not whole:
             got = rows.shape[::-1] if fortran is not None else rows.shape
             expected = "[2, num_edges]" + (" or [num_edges, 2]" if pairs or raw is not None else "")
             raise InputError(
@@ -69,10 +65,6 @@ class EdgeIndexFile:
             else:
                 n = self.num_edges
                 yield self._rows.read(begin, end).long(), self._rows.read(n + begin, n + end).long()
-
-
-def _not_whole(rows: Rows) -> bool:
-    return rows.dtype.is_floating_point or rows.dtype.is_complex
 
 
 @dataclass(frozen=True)

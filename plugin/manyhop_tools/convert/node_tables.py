@@ -17,16 +17,7 @@ from manyhop_tools.convert.source import report
 
 
 class NodeTable:
-    """A table of the nodes of one type, with a row for each, in any order.
-
-    Args:
-        node_type: of the nodes.
-        table: the file.
-        id_column: the column of ids; ``None``: the first.
-
-    Raises:
-        InputError: a file or a column that is missing, or no table.
-    """
+    """A table of the nodes of one type, with a row for each, in any order. Ids are in the first column if not named."""
 
     def __init__(self, node_type: NodeType, table: Table, id_column: str | None) -> None:
         if not is_table(table.path):
@@ -51,13 +42,7 @@ class NodeTable:
         return f"{self.path}, column '{self._id}'"
 
     def tensors(self, ids: IdMap | None) -> tuple[int, dict[str, Tensor]]:
-        """Read the table.
-
-        Args:
-            ids: of the nodes; ``None``: they are nodes.
-
-        Returns:
-            The number of nodes, and name -> ``[num_nodes, ...]``.
+        """Return the number of nodes, and name -> ``[num_nodes, ...]``, by ``ids``; ``None``: these are nodes.
 
         Raises:
             GraphError: a node without a row, or with two.

@@ -39,10 +39,6 @@ def metis_order(graph: StoredGraph, num_parts: int) -> Order:
 
     If a part has more nodes of a type than its share, the nodes with the fewest neighbours move to other parts.
 
-    Args:
-        graph: the graph on disk.
-        num_parts: number of parts, of as many nodes of each type.
-
     Raises:
         InputError: fewer nodes than parts, or no edges between different nodes.
         CapacityError: the edges do not fit in memory, which METIS needs.
@@ -70,15 +66,7 @@ def metis_order(graph: StoredGraph, num_parts: int) -> Order:
 
 
 def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows]) -> Order:
-    """Order nodes by parts that the user names; nodes of other types keep their order.
-
-    Args:
-        graph: the graph on disk.
-        given: node type -> ``[count]`` integer, the part of each node, from 0.
-
-    Raises:
-        InputError: another node type, shape or dtype; a negative part.
-    """
+    """Order nodes by the parts in ``given``, ``[count]`` integer from 0; nodes of other types keep their order."""
     order = {}
     for name, rows in given.items():
         if name not in graph.nodes:
@@ -101,13 +89,8 @@ def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows]) -> Order:
     return order
 
 
-def edges_of(graph: StoredGraph, stored: StoredEdges) -> tuple[Tensor, Tensor]:
-    """Return sources and destinations, ``[count]`` integer each, mapped if the folder contains them.
-
-    Raises:
-        GraphError: invalid compressed columns.
-        CapacityError: edges that the folder has as compressed columns only do not fit in memory.
-    """
+def _edges_of(graph: StoredGraph, stored: StoredEdges) -> tuple[Tensor, Tensor]:
+    """Return sources and destinations, ``[count]`` integer each, mapped if the folder contains them."""
     if stored.edge_index is not None:
         src, dst = tensor_of(stored.edge_index)
         return src, dst
@@ -142,7 +125,7 @@ def _pieces(graph: StoredGraph) -> Iterator[tuple[Ints, Ints]]:
         first[name] = offset
         offset += nodes.count
     for (src_type, _, dst_type), stored in graph.edges.items():
-        src, dst = edges_of(graph, stored)
+        src, dst = _edges_of(graph, stored)
         for begin in range(0, stored.count, _PIECE):
             piece = slice(begin, begin + _PIECE)
             yield src[piece].long().numpy() + first[src_type], dst[piece].long().numpy() + first[dst_type]
@@ -152,12 +135,7 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order) -> None:
     """Write a graph whose nodes have other numbers: their tensors, edges, and node ids in other tensors.
 
     The folder has the number of each node at the source, or the id that it had there, in its file of ids. Edges of the
-    same destination keep their order.
-
-    Args:
-        graph: what to write again.
-        writer: of the new folder.
-        order: node type -> ``[count] int64``, the node that gets each number; types that are not in it keep theirs.
+    same destination keep their order. Types that are not in ``order`` keep their numbers.
 
     Raises:
         InputError: a tensor holds nodes of multiple types.
@@ -172,12 +150,12 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order) -> None:
             ids = _ids(nodes, order[name])
         writer.add_nodes(name, nodes.count, tensors, others, ids)
     for edge_type, stored in graph.edges.items():
-        src, dst = edges_of(graph, stored)
+        src, dst = _edges_of(graph, stored)
         kinds, pieces = edge_pieces(src, dst, stored.tensors)
         sorter = writer.sorter(kinds)
         for some_src, some_dst, columns in pieces:
-            some_src = renumbered(some_src, edge_type[:1], new)
-            sorter.add(some_src, renumbered(some_dst, edge_type[2:], new), columns)
+            some_src = _renumbered(some_src, edge_type[:1], new)
+            sorter.add(some_src, _renumbered(some_dst, edge_type[2:], new), columns)
         writer.add_sorted(
             edge_type,
             sorter,
@@ -213,7 +191,7 @@ def _others(others: Others, new: Mapping[NodeType, Tensor]) -> dict[str, Any]:
                 raise InputError(
                     f"'{name}' holds nodes of multiple types, which cannot be renumbered. Leave --partition out."
                 )
-            found[name] = NodeIds(renumbered(tensor, types, new), types)
+            found[name] = NodeIds(_renumbered(tensor, types, new), types)
             continue
         _report_ids(name, tensor.dtype)
         found[name] = tensor
@@ -225,7 +203,7 @@ def _report_ids(name: str, dtype: torch.dtype) -> None:
         report(f"'{name}' may hold node ids, but is not marked: its numbers are unchanged.")
 
 
-def renumbered(ids: Tensor, node_types: tuple[NodeType, ...], new: Mapping[NodeType, Tensor]) -> Tensor:
+def _renumbered(ids: Tensor, node_types: tuple[NodeType, ...], new: Mapping[NodeType, Tensor]) -> Tensor:
     """Return other numbers of nodes: of one type, or ``[len(node_types), ...]``, a type for each row.
 
     Numbers out of range, such as -1 for none, do not change.
