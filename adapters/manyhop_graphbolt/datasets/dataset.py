@@ -263,8 +263,7 @@ class BuiltinDataset(OnDiskDataset):
     Args:
         name: of the dataset.
         root: the folder that it is in.
-        placement: as of :class:`OnDiskDataset`.
-        device: as of :class:`OnDiskDataset`.
+        placement: see :class:`OnDiskDataset`, also for ``device``.
 
     Raises:
         InputError: a missing dataset.

@@ -141,11 +141,9 @@ class TorchBasedFeature(Feature):
         return self._tensor if type(self).read is TorchBasedFeature.read else None
 
     def size(self) -> torch.Size:
-        """Return the shape of one row."""
         return torch.Size(self._tensor.shape[1:])
 
     def count(self) -> int:
-        """Return the number of rows."""
         return len(self._tensor)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
@@ -184,8 +182,7 @@ class TorchBasedFeature(Feature):
         held[index.to(held.device).long()] = value.to(held.device)
 
     def metadata(self) -> dict[str, object]:
-        """Return further metadata of the feature."""
-        return self._metadata if self._metadata is not None else super().metadata()
+        return self._metadata if self._metadata is not None else {}
 
     def pin_memory_(self) -> Self:
         """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.

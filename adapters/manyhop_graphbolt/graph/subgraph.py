@@ -142,11 +142,7 @@ class SampledSubgraph(Movable):
         )
 
     def edges_to_exclude(self, edges: Nodes) -> dict[str | None, Tensor]:
-        """Return the positions of the edges that :meth:`exclude_edges` leaves out, by edge type; ``None``: of the one.
-
-        Raises:
-            InputError: see there.
-        """
+        """Return the positions of the edges that :meth:`exclude_edges` leaves out by edge type (``None``: untyped)."""
         hetero = isinstance(self.sampled_csc, dict)
         if hetero != isinstance(edges, dict):
             raise InputError(
@@ -275,7 +271,7 @@ def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes
     """Number the rows of edges without looking for repetitions: the columns' nodes first, then a row per edge.
 
     Args:
-        csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
+        csc_formats: see :func:`unique_and_compact_csc_formats`.
         dst_nodes: the nodes of the columns, ``[num_columns]``. By node type or not.
         dst_timestamps: the times of the columns, ``[num_columns]``, which their neighbours take over.
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import BatchContext, current_batch, current_exchange
-from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, Streams, tensors_in
 from manyhop.loading.pipeline import Stage as StageName
@@ -21,7 +20,7 @@ from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
-from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Source, key_of_batch, to_gpu
+from manyhop_graphbolt.loader.chain import FeatureColumns, Sampled, Source, key_of_batch, to_gpu
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.sampling import SubgraphSampler, layers_of, put_layers
@@ -134,19 +133,18 @@ class Batches:
 
     def __init__(
         self,
-        chain: Chain,
         source: Source,
         columns: FeatureColumns,
         stats: Stats,
-        gpu: GPURuntime | None,
         pool: BufferPool,
         padding: Padding | None,
         *,
         threads: int,
-        num_workers: int,
+        hands_out: bool,
     ) -> None:
-        self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
-        self._gpu, self._pool, self._padding, self._threads = gpu, pool, padding, threads
+        self._source, self._columns, self._stats = source, columns, stats
+        self._pool, self._padding, self._threads = pool, padding, threads
+        self._chain, self._gpu = chain, gpu = source.chain, source.gpu
         grouped = chain.grouped if gpu is not None and gpu.sampling is not None else None
         self._run_stages = TimedStages(
             chain.stages if grouped is None else grouped.after,
@@ -159,7 +157,7 @@ class Batches:
         self._functions = TimedStages(chain.functions, self._gather, stats)
         self.samples_alone = grouped is None
         self.gathers_groups = grouped is not None and grouped.joins  # no function of the user runs before the rest
-        self.hands_out = bool(chain.functions) and num_workers == 0
+        self.hands_out = bool(chain.functions) and hands_out
         self._functions_in_threads = bool(chain.functions) and not self.hands_out
         self.runs_user_code = self._functions_in_threads or not all(map(is_ours, chain.stages))
         self.transform = self._run_functions if self._functions_in_threads else None

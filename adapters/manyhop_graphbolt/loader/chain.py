@@ -175,29 +175,29 @@ class Source:
     has_times = True  # stages that need times sample one minibatch at a time
 
     def __init__(self, chain: Chain, gpu: GPURuntime | None) -> None:
-        self._chain, self._gpu = chain, gpu
+        self.chain, self.gpu = chain, gpu
 
     @property
     def graph(self) -> Graph | None:
         """The edges that a GPU samples; ``None`` if minibatches are not sampled in groups."""
-        grouped = self._chain.grouped
+        grouped = self.chain.grouped
         return None if grouped is None else grouped.stage.current()[0].graph
 
     def item(self, positions: Tensor) -> object:
         """Return the minibatch of the items at some positions, before any stage."""
-        return self._chain.sampler.dressed(self._chain.sampler.items_of_several([positions], _CPU)[0], key_of_batch())
+        return self.chain.sampler.dressed(self.chain.sampler.items_of_several([positions], _CPU)[0], key_of_batch())
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
         """Return the items of multiple batches, before they are minibatches; moved if that is the first stage."""
-        sampler, grouped, gpu = self._chain.sampler, self._chain.grouped, self._gpu
+        sampler, grouped, gpu = self.chain.sampler, self.chain.grouped, self.gpu
         plain = grouped is not None and sampler.minibatcher is minibatcher_default
         moves_first = grouped is not None and isinstance(grouped.before[0], CopyTo)
         return sampler.items_of_several(positions, gpu.device if gpu is not None and plain and moves_first else _CPU)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler of a GPU."""
-        assert self._chain.grouped is not None
-        return GPUSampling(self._chain.grouped.stage, device, where)
+        assert self.chain.grouped is not None
+        return GPUSampling(self.chain.grouped.stage, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
         """Return the engine that samples the current graph."""
@@ -219,9 +219,9 @@ class Source:
         self, topology: Topology, given: object, key: BatchKey
     ) -> tuple[NodeRequest, Callable[[SampledSubgraph], Sampled]]:
         """Run the stages before sampling, for items or for a minibatch that the user has passed."""
-        sampling = self._chain.sampling
+        sampling = self.chain.sampling
         assert sampling is not None
-        item: Any = copy.copy(given) if isinstance(given, MiniBatch) else self._chain.sampler.dressed(given, key)
+        item: Any = copy.copy(given) if isinstance(given, MiniBatch) else self.chain.sampler.dressed(given, key)
         count = num_seeds(item)
         with BatchContext(key, None) as draws:
             for stage in sampling.before:
@@ -231,7 +231,7 @@ class Source:
 
     def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""
-        key, gpu, sampling = key_of_batch(), self._gpu, self._chain.sampling
+        key, gpu, sampling = key_of_batch(), self.gpu, self.chain.sampling
         assert sampling is not None
         inputs = self.inputs([positions])
         if gpu is not None and gpu.sampling is not None:

@@ -132,7 +132,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
         self._padding, self._gpu = None, None
         self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
-        sampler.seed = self.seed
+        sampler.seed, self._progress.epoch = self.seed, sampler.next_epoch
         self._find_gpu()
         self._find_padding()
         if self.distributed:
@@ -143,10 +143,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return self._ahead
 
     def _fanouts(self) -> object:
-        sampling = self._chain.sampling
-        return (
-            None if sampling is None else [f.item() if f.numel() == 1 else f.tolist() for f in sampling.stage.fanouts]
-        )
+        fanouts = () if self._chain.sampling is None else self._chain.sampling.stage.fanouts
+        return [f.item() if f.numel() == 1 else f.tolist() for f in fanouts] or None
 
     # Order: that of the item sampler, which counts epochs.
 
@@ -190,23 +188,13 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return iterator
 
     def _adapter(self) -> Adapter[object, object]:
-        chain, gpu = self._chain, self._gpu
-        facts = ChainFacts(chain, self._columns, self.pad)
-        return Adapter(Source(chain, gpu), self._columns, self._batches(self._stats), facts)
+        facts = ChainFacts(self._chain, self._columns, self.pad)
+        return Adapter(Source(self._chain, self._gpu), self._columns, self._batches(self._stats), facts)
 
     def _batches(self, stats: Stats) -> Batches:
-        chain, gpu = self._chain, self._gpu
-        return Batches(
-            chain,
-            Source(chain, gpu),
-            self._columns,
-            stats,
-            gpu,
-            self._buffers,
-            self._padding,
-            threads=1 if self.num_workers > 0 else torch.get_num_threads(),
-            num_workers=self.num_workers,
-        )
+        source, threads = Source(self._chain, self._gpu), 1 if self.num_workers > 0 else torch.get_num_threads()
+        parts = (source, self._columns, stats, self._buffers, self._padding)
+        return Batches(*parts, threads=threads, hands_out=self.num_workers == 0)
 
     def _sources(self) -> list[object]:
         return list(FeatureColumns(self._chain.fetchers).tables().values())
@@ -261,15 +249,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return self._make_alone(key, partial(self._batches(Stats()).make_now, item))  # no figure of epochs
 
     # Restart
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the latest iteration, counted in received minibatches, not in prefetched ones.
-
-        With a :class:`DistributedItemSampler` it is that of all ranks, which must have received equal numbers.
-        """
-        if not self._progress.begun:
-            self._progress.epoch = self._chain.sampler.next_epoch
-        return super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict()`` was called: the next ``iter(loader)`` returns the rest of that epoch.

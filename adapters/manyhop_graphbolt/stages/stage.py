@@ -292,12 +292,8 @@ class UniformNegativeSampler(NegativeSampler):
     be edges of the graph.
 
     Args:
-        datapipe: minibatches of links.
+        datapipe: see :class:`NegativeSampler`, also for ``negative_ratio`` and errors.
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its ``sample_negative_edges_uniform``.
-        negative_ratio: negative edges per positive edge, at least 1.
-
-    Raises:
-        InputError: ``negative_ratio`` is below 1; (at a batch) no links.
     """
 
     def __init__(self, datapipe: Pipe, graph: Any, negative_ratio: int) -> None:
