@@ -15,8 +15,7 @@ from manyhop_graphbolt.features.cached import (
 )
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, OnDiskFeatureData
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
-from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
-from manyhop_graphbolt.graph.make import from_dglgraph, fused_csc_sampling_graph
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph, from_dglgraph, fused_csc_sampling_graph
 from manyhop_graphbolt.graph.subgraph import (
     CSCFormatBase,
     SampledSubgraph,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -111,7 +111,6 @@ def etype_tuple_to_str(c_etype: EdgeType) -> str:
 
 
 Kind = TypeVar("Kind", bound=type[Any])
-M = TypeVar("M", bound="Movable")
 
 _functions: dict[str, Any] = {}
 
@@ -151,7 +150,7 @@ def move(value: object, device: torch.device | str, non_blocking: bool, known: d
                 known[id(part)] = part.to(device, non_blocking=non_blocking)
             return known[id(part)]
         if isinstance(part, Movable):
-            return part.moved(device, non_blocking, known)
+            return part.to(device, non_blocking, known=known)
         return part.to(device) if hasattr(part, "to") else part
 
     return apply_nested(value, move_one)
@@ -160,17 +159,16 @@ def move(value: object, device: torch.device | str, non_blocking: bool, known: d
 class Movable(Composite):
     """The base of objects whose attributes can be moved in place."""
 
-    def moved(self: M, device: torch.device | str, non_blocking: bool, known: dict[int, object]) -> M:
-        """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
+    def to(
+        self, device: torch.device | str, non_blocking: bool = False, *, known: dict[int, object] | None = None
+    ) -> Self:
+        """Move the attributes to a device, in place, and return ``self``; ``known``: see :func:`move`."""
+        known = {} if known is None else known
         for name in self.moving():
             value = getattr(self, name)
             if value is not None:  # as most are, of a minibatch
                 setattr(self, name, move(value, device, non_blocking, known))
         return self
-
-    def to(self: M, device: torch.device | str, non_blocking: bool = False) -> M:
-        """Move the attributes to a device, in place; return ``self``."""
-        return self.moved(device, non_blocking, {})
 
 
 def show(title: str, named: dict[str, object]) -> str:

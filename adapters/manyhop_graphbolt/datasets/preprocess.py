@@ -25,8 +25,7 @@ from manyhop_graphbolt.features.feature import (
     read_edges,
     read_tensor,
 )
-from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.make import fused_csc_sampling_graph, joined, sort_by_destination
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, fused_csc_sampling_graph, joined, sort_by_destination
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, GBWarning, ends_of
 
 _IMPORTED_IN = os.getpid()
@@ -223,7 +222,8 @@ def _sampling_graph(
     types: dict[str, Any] = {}
     if typed:
         types["node_type_offset"] = torch.tensor([*offset.values(), total]).to(id_dtype)
-        types["type_per_edge"] = kind_of_edge.to(_kind_dtype(len(edges)) if auto_cast else torch.int64)
+        small = (one for one in (torch.uint8, torch.int16, torch.int32) if len(edges) - 1 <= torch.iinfo(one).max)
+        types["type_per_edge"] = kind_of_edge.to(next(small) if auto_cast else torch.int64)
         types["node_type_to_id"] = {name: k for k, name in enumerate(counts)}
         types["edge_type_to_id"] = {name: k for k, name in enumerate(edge_counts)}
     return fused_csc_sampling_graph(
@@ -267,11 +267,6 @@ def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InputError(f"Expected the number of nodes in metadata.yaml as an integer, got {value!r}.")
     return value
-
-
-def _kind_dtype(num_types: int) -> torch.dtype:
-    """Return the smallest dtype for numbers of edge types."""
-    return next(one for one in (torch.uint8, torch.int16, torch.int32) if num_types - 1 <= torch.iinfo(one).max)
 
 
 _reading = threading.Lock()

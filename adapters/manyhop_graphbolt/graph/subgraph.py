@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,8 +13,6 @@ from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.system.arrays import describe
 from manyhop_graphbolt.types import Movable, Nodes, as_given, by_type, ends_of, etype_str_to_tuple, show
-
-Self = TypeVar("Self", bound="SampledSubgraph")
 
 
 def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
@@ -113,7 +111,7 @@ class SampledSubgraph(Movable):
             if name is not None:
                 etype_str_to_tuple(name)
 
-    def exclude_edges(self: Self, edges: Nodes, assume_num_node_within_int32: bool = True) -> Self:
+    def exclude_edges(self, edges: Nodes, assume_num_node_within_int32: bool = True) -> Self:
         """Return the subgraph without some edges, with all nodes.
 
         Args:

@@ -47,17 +47,17 @@ class ItemSet:
     names: tuple[str | None, ...] | None
     """The name of each element of an item."""
 
-    items: Any
+    _items: Any
     """The number of items, or a tuple of parallel tensors."""
 
     def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
         self.names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if _is_scalar(items):
-            self.items = items if isinstance(items, Tensor) else int(items)
+            self._items = items if isinstance(items, Tensor) else int(items)
             lengths = [int(items)]
         else:
-            self.items = tuple(map(_rows, items if isinstance(items, tuple) else (items,)))
-            lengths = [len(item) for item in self.items]
+            self._items = tuple(map(_rows, items if isinstance(items, tuple) else (items,)))
+            lengths = [len(item) for item in self._items]
         if lengths == [] or lengths[0] < 0:
             raise InputError(f"Expected at least one tensor of items, or a number of at least 0, got {items}.")
         if self.names is not None and len(self.names) != self.num_items:
@@ -72,7 +72,7 @@ class ItemSet:
     @property
     def num_items(self) -> int:
         """The number of elements of an item."""
-        return len(self.items) if isinstance(self.items, tuple) else 1
+        return len(self._items) if isinstance(self._items, tuple) else 1
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -84,15 +84,15 @@ class ItemSet:
     def __getitem__(self, index: Index) -> Any:
         """Return items by number, by slice or by ``[count]`` numbers."""
         at = _checked(index, self._length, type(self).__name__)
-        if isinstance(self.items, Tensor):
-            return torch.as_tensor(at).to(self.items.dtype)
-        if isinstance(self.items, int):
+        if isinstance(self._items, Tensor):
+            return torch.as_tensor(at).to(self._items.dtype)
+        if isinstance(self._items, int):
             return at
-        found = [item[at] if isinstance(at, int) else item.index_select(0, at.to(item.device)) for item in self.items]
+        found = [item[at] if isinstance(at, int) else item.index_select(0, at.to(item.device)) for item in self._items]
         return found[0] if len(found) == 1 else tuple(found)
 
     def __repr__(self) -> str:
-        return show(type(self).__name__, {"items": self.items, "names": self.names})
+        return show(type(self).__name__, {"items": self._items, "names": self.names})
 
 
 class HeteroItemSet:

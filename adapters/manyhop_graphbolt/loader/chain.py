@@ -420,7 +420,7 @@ def _described(value: object, graphs: list[object]) -> object:
     if isinstance(value, HeteroItemSet):
         value = value.by_type
     elif isinstance(value, ItemSet):
-        value = value.names, value.items
+        value = value.names, value._items
     if isinstance(value, list | tuple):
         return [_described(part, graphs) for part in value]
     if isinstance(value, dict):

@@ -25,7 +25,7 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
-from manyhop_graphbolt.loader.batches import Batches
+from manyhop_graphbolt.loader.batches import Batches, Padding, check_pad
 from manyhop_graphbolt.loader.chain import (
     Chain,
     ChainFacts,
@@ -38,7 +38,6 @@ from manyhop_graphbolt.loader.chain import (
     gpu_of,
     to_gpu,
 )
-from manyhop_graphbolt.loader.padding import Padding, check_pad
 from manyhop_graphbolt.types import Nodes, Pipe, check_hints
 
 _HINTS = ("overlap_graph_fetch", "max_uva_threads", "num_gpu_cached_edges", "gpu_cache_threshold")

@@ -96,19 +96,14 @@ class FeatureFetcher(MiniBatchTransformer):
         """
         wanted: list[ReadRequest] = []
         slots: list[tuple[Features, object]] = []
-        padded: list[MiniBatch] = []
         for minibatch in minibatches:
             self._ask(minibatch, wanted, slots)
-            if minibatch.padding is not None:
-                padded.append(minibatch)
         rows = read_by(self.feature_store, wanted, gather_rows)
-        nbytes = 0
         for (into, key), value in zip(slots, rows, strict=True):
             into[key] = value
-            nbytes += getattr(value, "nbytes", 0)
-        if padded:
-            clear_rows([rows for minibatch in padded for rows in _padded_rows(minibatch)])
-        return nbytes
+        if padded := [minibatch for minibatch in minibatches if minibatch.padding is not None]:
+            clear_rows([padding for minibatch in padded for padding in _padded_rows(minibatch)])
+        return sum([getattr(value, "nbytes", 0) for value in rows])
 
     def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, object]]) -> None:
         """Add the requests of a minibatch, and the slots for their rows."""
