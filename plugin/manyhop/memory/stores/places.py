@@ -57,12 +57,16 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
             f"Expected device='cuda' with placement='pinned', 'device', 'sharded' or 'distributed', else None, got "
             f"placement={place!r} and device={device!r}."
         )
-    if not (found.index or 0) < torch.cuda.device_count():
+    return _there(found, place)
+
+
+def _there(device: torch.device, place: str) -> torch.device:
+    if not (device.index or 0) < torch.cuda.device_count():
         raise InputError(
-            f"Expected a GPU for placement={place!r}, got {found}, and {torch.cuda.device_count()} CUDA devices are "
+            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
             "found. Keep the rows in host memory: placement='shared'."
         )
-    return found
+    return device
 
 
 def leaves_host(place: Place, device: Any) -> bool:
