@@ -6,11 +6,11 @@ import cugraph_stand_in
 import numpy as np
 import pytest
 import torch
+from cpu_cases import E, N, one_type, request_of, spec_of
 from reference_worlds import SEEDS, SPECS, TYPES, check, fanouts, make_world, request
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
+from manyhop.sampling import NeighborSpec
 from manyhop_cugraph.engine import CuGraphSampler
 from manyhop_cugraph.graph import SpreadGraph
 
@@ -50,23 +50,21 @@ def test_different_fanouts_of_types():
         check(world, spec, one.seeds, sample)
 
 
-def homogeneous(num_nodes=40, num_edges=300, seed=0, **columns):
-    rng = np.random.default_rng(seed)
-    row, col = rng.integers(0, num_nodes, (2, num_edges))
-    edges = EdgeInput(row=torch.from_numpy(row), col=torch.from_numpy(col), **columns)
-    return row, col, build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edges})
+def homogeneous(num_nodes=40, num_edges=300, **columns):
+    row, col = np.random.default_rng(0).integers(0, num_nodes, (2, num_edges))
+    return row, col, one_type(num_nodes, row, col, **columns)
 
 
 def test_calls_are_bounded():
     _, _, graph = homogeneous()
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2, 2)})
+    spec = spec_of(2, 2)
     sampler = sampler_of(graph, spec)
-    asked = [request({HOMOGENEOUS_NODE: [k, k + 1]}, k) for k in range(10)]
+    asked = [request({N: [k, k + 1]}, k) for k in range(10)]
     sampler.capacity = 6
     del cugraph_stand_in.calls[:]
     samples = sampler.begin(asked).finish()
     assert cugraph_stand_in.calls == [6, 6, 6, 2]
-    assert [s.node[HOMOGENEOUS_NODE][:2].tolist() for s in samples] == [[k, k + 1] for k in range(10)]
+    assert [s.node[N][:2].tolist() for s in samples] == [[k, k + 1] for k in range(10)]
 
 
 @pytest.mark.parametrize(("expand", "edges"), [("new", 5 + 3 * 34 + 2 * 2), ("all", 5 + 3 * 34 + 3 * 2)])
@@ -97,46 +95,43 @@ def test_requests_of_several_loaders_share_a_call(kind):
 def test_requests_with_times_share_a_call():
     time = torch.arange(300) * 7 % 50
     _, _, graph = homogeneous(time=time)
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)}, temporal="uniform", disjoint=True)
+    spec = spec_of(-1, temporal="uniform", disjoint=True)
     limits = [10, 20, 40]
     sampler = sampler_of(graph, spec)
-    pending = [
-        sampler.begin([request({HOMOGENEOUS_NODE: [1, 2]}, time_max={HOMOGENEOUS_NODE: [limit] * 2})])
-        for limit in limits
-    ]
+    pending = [sampler.begin([request({N: [1, 2]}, time_max={N: [limit] * 2})]) for limit in limits]
     del cugraph_stand_in.calls[:]
     for limit, one in zip(limits, pending, strict=True):
         (sample,) = one.finish()
-        assert int(time[sample.edge_id[HOMOGENEOUS_EDGE]].max()) in range(limit - 9, limit + 1)
+        assert int(time[sample.edge_id[E]].max()) in range(limit - 9, limit + 1)
     assert cugraph_stand_in.calls == [6]
 
 
 def test_requests_share_calls_as_far_as_they_fit():
     _, _, graph = homogeneous()
-    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    sampler = sampler_of(graph, spec_of(2))
     sampler.capacity = 8
     sizes = [3, 9, 4, 2, 5, 1]
-    pending = [sampler.begin([request({HOMOGENEOUS_NODE: list(range(size))}, size)]) for size in sizes]
+    pending = [sampler.begin([request({N: list(range(size))}, size)]) for size in sizes]
     del pending[3], sizes[3]  # a loader that was left takes no part
     del cugraph_stand_in.calls[:]
     for size, one in zip(sizes, pending, strict=True):
-        assert one.finish()[0].num_sampled_nodes[HOMOGENEOUS_NODE][0] == size
+        assert one.finish()[0].num_sampled_nodes[N][0] == size
     assert cugraph_stand_in.calls == [3, 9, 4, 5 + 1]
 
 
 def test_a_bad_request_leaves_others_alone():
     _, _, graph = homogeneous()
-    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
-    bad, good = (sampler.begin([request({HOMOGENEOUS_NODE: [node]})]) for node in (40, 4))
+    sampler = sampler_of(graph, spec_of(2))
+    bad, good = (sampler.begin([request({N: [node]})]) for node in (40, 4))
     with pytest.raises(InputError, match="got 40"):
         bad.finish()
-    assert good.finish()[0].node[HOMOGENEOUS_NODE][0] == 4
+    assert good.finish()[0].node[N][0] == 4
 
 
 def test_a_call_that_fails_is_not_made_again(monkeypatch):
     _, _, graph = homogeneous()
-    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
-    first, second = (sampler.begin([request({HOMOGENEOUS_NODE: [node]})]) for node in (3, 4))
+    sampler = sampler_of(graph, spec_of(2))
+    first, second = (sampler.begin([request({N: [node]})]) for node in (3, 4))
     monkeypatch.setattr(sampler, "_edges", lambda *_: 1 / 0)
     for one in (first, second):
         with pytest.raises(ZeroDivisionError):
@@ -147,11 +142,11 @@ def test_a_call_that_fails_is_not_made_again(monkeypatch):
 
 def test_calls_differ_and_repeat():
     _, _, graph = homogeneous()
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3,)})
+    spec = spec_of(3)
 
     def ids():
         sampler = sampler_of(graph, spec)
-        return [sampler.sample(request({HOMOGENEOUS_NODE: [5, 6]})).edge_id[HOMOGENEOUS_EDGE].tolist() for _ in "12"]
+        return [sampler.sample(request({N: [5, 6]})).edge_id[E].tolist() for _ in "12"]
 
     first, second = ids()
     assert first != second
@@ -164,19 +159,19 @@ def test_times():
     _, col, graph = homogeneous(time=time)
     latest, earliest = [30, 10, 49], [20, 0, 0]
     for temporal in ("uniform", "last"):
-        spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}, temporal=temporal, disjoint=True)
-        asked = request({HOMOGENEOUS_NODE: [1, 1, 2]}, time_max={HOMOGENEOUS_NODE: latest},
-                        time_min={HOMOGENEOUS_NODE: earliest})  # fmt: skip
+        spec = spec_of(3, 2, temporal=temporal, disjoint=True)
+        asked = request({N: [1, 1, 2]}, time_max={N: latest},
+                        time_min={N: earliest})  # fmt: skip
         sample = sampler_of(graph, spec).sample(asked)
-        ids, tree = sample.edge_id[HOMOGENEOUS_EDGE], sample.tree[HOMOGENEOUS_NODE]
-        of_edge = tree[sample.col[HOMOGENEOUS_EDGE]]
+        ids, tree = sample.edge_id[E], sample.tree[N]
+        of_edge = tree[sample.col[E]]
         assert ids.numel() > 0
         assert bool((time[ids] <= torch.tensor(latest)[of_edge]).all())
         assert bool((time[ids] >= torch.tensor(earliest)[of_edge]).all())
         if temporal == "last":
             there = np.flatnonzero((col == 2) & (time.numpy() <= 49))
             best = sorted(time[there].tolist())[-3:]
-            first = torch.arange(len(ids)) < sample.num_sampled_edges[HOMOGENEOUS_EDGE][0]
+            first = torch.arange(len(ids)) < sample.num_sampled_edges[E][0]
             first = ids[first & (of_edge == 2)]
             assert sorted(time[first].tolist()) == best
 
@@ -196,13 +191,11 @@ def test_wide_ids():
     from manyhop.graph import with_edge_ids
 
     assert not SpreadGraph(graph, CPU, timeout=10).is_wide
-    far = with_edge_ids(graph, {HOMOGENEOUS_EDGE: torch.arange(300) + (1 << 33)})
+    far = with_edge_ids(graph, {E: torch.arange(300) + (1 << 33)})
     spread = SpreadGraph(far, CPU, timeout=10)
     assert spread.is_wide
-    sample = CuGraphSampler(spread, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})).sample(
-        request({HOMOGENEOUS_NODE: [5]})
-    )
-    assert sample.edge_id[HOMOGENEOUS_EDGE].min() >= 1 << 33
+    sample = CuGraphSampler(spread, spec_of(-1)).sample(request({N: [5]}))
+    assert sample.edge_id[E].min() >= 1 << 33
 
 
 @pytest.mark.parametrize(
@@ -221,13 +214,8 @@ def test_what_cugraph_lacks_is_an_error(columns, options, message):
 
 def test_bad_requests_are_errors():
     _, _, graph = homogeneous()
-    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    sampler = sampler_of(graph, spec_of(2))
     with pytest.raises(InputError, match="got 40"):
-        sampler.sample(request({HOMOGENEOUS_NODE: [40]}))
-    some = NodeRequest(
-        key=BatchKey(0, 0, 0),
-        seeds={HOMOGENEOUS_NODE: torch.tensor([1])},
-        exclude={HOMOGENEOUS_EDGE: torch.tensor([1])},
-    )
+        sampler.sample(request({N: [40]}))
     with pytest.raises(InputError, match="exclude"):
-        sampler.sample(some)
+        sampler.sample(request_of([1], exclude={E: torch.tensor([1])}))

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from test_page_rank import EDGE, NODE, graph_of
+from cpu_cases import one_type
+from test_page_rank import EDGE, graph_of
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeInput, build_graph, place
+from manyhop.graph import place
 from manyhop.sampling import CPUPageRankSampler, GPUPageRankSampler, PageRankSpec, ReferencePageRankSampler
 from manyhop.sampling.gpu import walk_sampler
 from manyhop.sampling.gpu.kernels.walks import NO_ROOM, NO_SLOTS
@@ -37,14 +38,14 @@ def test_columns_longer_than_a_warp_with_parallel_edges_and_loops():
     row = torch.cat([hub, torch.arange(42)])
     col = torch.cat([hub * 0, (torch.arange(42) * 7 + 1) % 42])
     for dtype in (torch.int32, torch.int64):
-        graph = build_graph({NODE: 42}, {EDGE: EdgeInput(row=row.to(dtype), col=col.to(dtype))})
+        graph = one_type(42, row.to(dtype), col.to(dtype))
         for top_k in (None, 5):
             check(graph, torch.tensor([0, 3]), eps=1e-2, top_k=top_k)
 
 
 def test_equal_ranks_come_by_id():
     leaves = torch.arange(1, 30).flip(0)
-    graph = build_graph({NODE: 30}, {EDGE: EdgeInput(row=leaves, col=leaves * 0)})
+    graph = one_type(30, leaves, leaves * 0)
     found = check(graph, torch.tensor([0]), eps=1e-3, top_k=9)
     assert found.node.tolist() == list(range(9))
 
@@ -83,7 +84,7 @@ def test_many_seeds_in_a_large_graph(top_k):
     g = torch.Generator().manual_seed(0)
     n, m = 200_000, 4_000_000
     row, col = (torch.rand(m, generator=g) ** 3 * n).long(), torch.randint(0, n, (m,), generator=g)
-    graph = build_graph({NODE: n}, {EDGE: EdgeInput(row=row, col=col)})
+    graph = one_type(n, row, col)
     spec = PageRankSpec(edge_type=EDGE, eps=1e-5, top_k=top_k)
     nodes = torch.randint(0, n, (3000,), generator=g)
     found = GPUPageRankSampler(place(graph, DEVICE), spec, device=DEVICE).sample(nodes.to(DEVICE))

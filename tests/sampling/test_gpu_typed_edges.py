@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gpu_edge_cases import assert_equal_edges
+from test_gpu_edges import assert_equal_edges
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph, place

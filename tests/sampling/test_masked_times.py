@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal, times
+from cpu_cases import assert_equal, request_of, spec_of, times
 
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place, with_mask
-from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling import CPUSampler, GPUSampler, ReferenceSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_NODES, NUM_EDGES = 40, 600
@@ -28,17 +28,12 @@ def edges(which=slice(None), **options):
 def test_equal_to_a_graph_without_the_others(backend, options, some):
     mask = torch.arange(NUM_EDGES) % 2 == 0 if some == "half" else torch.zeros(NUM_EDGES, dtype=torch.bool)
     masked, fewer = with_mask(edges(), {HOMOGENEOUS_EDGE: mask}), edges(mask)
-    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 3)}, disjoint=True, **({"temporal": "uniform"} | options))
+    spec = spec_of(4, 3, disjoint=True, **({"temporal": "uniform"} | options))
     if backend == "gpu":
         sampler = GPUSampler(place(masked, DEVICE), spec, device=DEVICE)
     else:
         sampler = (CPUSampler if backend == "cpu" else ReferenceSampler)(masked, spec)
-    seeds = torch.tensor([3, 3, 7, 11, 0, 39])
-    request = NodeRequest(
-        key=BatchKey(1, 2, 3),
-        seeds={HOMOGENEOUS_NODE: seeds},
-        time_max={HOMOGENEOUS_NODE: torch.tensor([3, 0, 5, 6, -2, 4])},
-    )
+    request = request_of([3, 3, 7, 11, 0, 39], time_max={HOMOGENEOUS_NODE: torch.tensor([3, 0, 5, 6, -2, 4])})
     expected = ReferenceSampler(fewer, spec).sample(request)
     ids = mask.nonzero().view(-1)[expected.edge_id[HOMOGENEOUS_EDGE]]
     assert (ids.numel() > 20) == (some == "half")

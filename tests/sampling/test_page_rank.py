@@ -2,18 +2,17 @@
 
 import pytest
 import torch
+from cpu_cases import one_type
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
-from manyhop.graph import HOMOGENEOUS_NODE as NODE
-from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import CPUPageRankSampler, PageRankSpec, ReferencePageRankSampler
 
 
 def graph_of(num_nodes=60, num_edges=400, dtype=torch.int64):
     g = torch.Generator().manual_seed(num_edges)
     row, col = torch.randint(0, num_nodes - 3, (2, num_edges), generator=g)  # three nodes without edges; some parallel
-    return build_graph({NODE: num_nodes}, {EDGE: EdgeInput(row=row.to(dtype), col=col.to(dtype))})
+    return one_type(num_nodes, row.to(dtype), col.to(dtype))
 
 
 def both(graph, spec, nodes, **options):

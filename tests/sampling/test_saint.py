@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from cpu_cases import one_type
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
-from manyhop.graph import HOMOGENEOUS_NODE as NODE
-from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, ReferenceWalkSampler, WalkRequest, WalkSpec
 from manyhop.sampling.random import Use, draw, make_key, unit
 from manyhop.sampling.walks import SaintDraws
@@ -17,7 +16,7 @@ KEY = BatchKey(3, 1, 4)
 def reversed_graph(edges, num_nodes=30):
     """Columns are sources."""
     src, dst = (torch.tensor(ends, dtype=torch.int64) for ends in zip(*edges, strict=True))
-    return build_graph({NODE: num_nodes}, {EDGE: EdgeInput(row=dst, col=src)})
+    return one_type(num_nodes, dst, src)
 
 
 def some_edges():
@@ -55,8 +54,6 @@ def test_edges_none_of_which_counts_are_uniform():
 
 
 def test_an_empty_graph():
-    graph = build_graph(
-        {NODE: 3}, {EDGE: EdgeInput(row=torch.empty(0, dtype=torch.int64), col=torch.empty(0, dtype=torch.int64))}
-    )
+    graph = one_type(3, *torch.empty(2, 0, dtype=torch.int64))
     with pytest.raises(InputError, match="got 3 nodes and 0 edges"):
         SaintDraws(graph, "walks", 3)

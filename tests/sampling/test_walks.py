@@ -5,10 +5,10 @@ The GPU's kernels run in triton's interpreter where there is no GPU.
 
 import pytest
 import torch
+from cpu_cases import one_type
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
-from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, CPUWalkSampler, GPUWalkSampler, ReferenceWalkSampler, WalkRequest, WalkSpec
 
@@ -21,7 +21,7 @@ def graph_of(num_nodes=40, num_edges=150, *, weighted=False):
     g = torch.Generator().manual_seed(num_edges)
     row, col = torch.randint(0, num_nodes - 3, (2, num_edges), generator=g)  # three nodes without edges
     weight = torch.rand(num_edges, generator=g) * (torch.rand(num_edges, generator=g) < 0.7)
-    return build_graph({NODE: num_nodes}, {EDGE: EdgeInput(row=row, col=col, weight=weight if weighted else None)})
+    return one_type(num_nodes, row, col, weight=weight if weighted else None)
 
 
 def typed():
@@ -87,7 +87,7 @@ def test_as_the_reference(options):
 
 def test_the_scan_is_as_the_reference():
     hub = torch.arange(1, 40)  # all others are neighbours of 0, and nobody's
-    graph = build_graph({NODE: 41}, {EDGE: EdgeInput(row=torch.cat([hub, hub * 0]), col=torch.cat([hub * 0, hub]))})
+    graph = one_type(41, torch.cat([hub, hub * 0]), torch.cat([hub * 0, hub]))
     spec = WalkSpec(steps=(EDGE,) * 4, p=1e-9, q=1.0)
     node = both(graph, spec, torch.arange(1, 40)).node
     assert torch.equal(node[:, 0], node[:, 2])

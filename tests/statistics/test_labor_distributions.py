@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from chi_square import check, image, joint, uniform
+from cpu_cases import one_type
 from numpy.polynomial import Polynomial
 from scipy.optimize import brentq
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, CPULaborSampler, LaborSpec, NodeRequest
 
 COPIES = 20_000
@@ -29,12 +30,8 @@ def graph_of(copies):
     row = np.concatenate(COLUMNS)
     col = np.repeat([0, 1], [len(c) for c in COLUMNS])
     first = SIZE * np.arange(copies)[:, None]
-    edge = EdgeInput(
-        row=torch.from_numpy((row + first).ravel()),
-        col=torch.from_numpy((col + first).ravel()),
-        weight=torch.from_numpy(np.tile(np.concatenate(WEIGHTS), copies)),
-    )
-    return build_graph({HOMOGENEOUS_NODE: SIZE * copies}, {HOMOGENEOUS_EDGE: edge})
+    weight = np.tile(np.concatenate(WEIGHTS), copies)
+    return one_type(SIZE * copies, (row + first).ravel(), (col + first).ravel(), weight=weight)
 
 
 def picked(*, batch=0, fanouts=(K,), frontier=(0, 1), **options):

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from chi_square import check
+from cpu_cases import one_type
 
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
-from manyhop.graph import HOMOGENEOUS_NODE as NODE
-from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUWalkSampler, WalkRequest, WalkSpec
 
 # (neighbour, node, weight): 0 and 1 with two edges between them, 4 with an edge out only, 3 with one in only
@@ -18,7 +17,7 @@ START = 4
 
 def graph():
     row, col, weight = (torch.tensor(column) for column in zip(*EDGES, strict=True))
-    return build_graph({NODE: 5}, {EDGE: EdgeInput(row=row, col=col, weight=weight)})
+    return one_type(5, row, col, weight=weight)
 
 
 def exact(spec):

@@ -182,5 +182,4 @@ def _cut(num_edges: int, pieces: int) -> list[tuple[int, int]]:
 
 
 def _plain(ids: Tensor) -> Tensor:
-    """Return ids as contiguous int64 or int32."""
     return (ids if ids.dtype in (torch.int64, torch.int32) else ids.int()).contiguous()

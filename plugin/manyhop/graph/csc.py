@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ _SAMPLE = 1 << 16
 _CHUNK = 1 << 24
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeCodes:
+class TimeCodes(NamedTuple):
     """The bucket of each edge's time."""
 
     bound: npt.NDArray[np.int64]

@@ -51,7 +51,6 @@ class Walker:
         return found[0].sample(request)
 
     def _make(self, device: torch.device) -> tuple[WalkSampler, object]:
-        """Return a sampler, and objects that must live as long."""
         if device.type == "cpu":
             return CPUWalkSampler(self.graph, self.spec), None
         placed = PlacedGraph.of(self.graph, device, "device")
@@ -141,7 +140,6 @@ class SaintDraws:
         return torch.from_numpy(np.unique(ends))
 
     def _source(self, position: Ints) -> Ints:
-        """Return the node whose column has each stored position."""
         return np.searchsorted(self._csc.colptr.numpy(), position, side="right") - 1
 
 

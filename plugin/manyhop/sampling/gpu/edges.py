@@ -90,7 +90,6 @@ class GPUEdgeSampler(EdgeSampler):
         return self._edges
 
     def _warm_up(self) -> None:
-        """Compile the kernels with a batch of one edge."""
         src_type, _, dst_type = self.edge_type
         if 0 in (self.graph.num_nodes[src_type], self.graph.num_nodes[dst_type]):
             return

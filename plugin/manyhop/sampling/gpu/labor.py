@@ -95,7 +95,7 @@ class LaborSequence(KernelSequence):
         )
         # Entries of columns are counted like edges, without a limit of capacity.
         no_limit = torch.full((max(per_hop, 1),), NO_LIMIT, dtype=torch.int64, device=device)
-        self._columns = (
+        self._counted = (
             self.memory.tables._replace(edge_cap=no_limit),
             self.memory.edges._replace(counts=self._labor.entries),
             self.host.reports._replace(edges=ints(per_hop)),
@@ -110,11 +110,6 @@ class LaborSequence(KernelSequence):
             self.host.descriptor, self.memory.tables.segments, self._labor.keys, self.plan.num_hops, num_segments,
             DEPENDENCY=spec.batch_dependency, SAME=spec.layer_dependency, B=128, **LAUNCH,
         )  # fmt: skip
-
-    def _count(self, hop: int) -> None:
-        """Number the entries of the columns of the frontier."""
-        tables, edges, reports = self._columns
-        self._count_into(hop, tables, edges, reports)
 
     def _pick(self, hop: int) -> None:
         plan, spec, extent, labor = self.plan, self.plan.labor, self.extent, self._labor

@@ -216,7 +216,6 @@ class ReferenceLaborSampler(ReferenceSampler):
         return result
 
     def _probabilities(self, csc: CSC, columns: Sequence[_Column], k: int) -> list[Floats]:
-        """Return the probability of each entry of each column."""
         for c in columns:
             c.k = c.n if k == -1 else k
             if c.weight is None:

@@ -196,7 +196,6 @@ class ReferenceSampler:
             yield picked, np.ones(picked.size, np.float32)
 
     def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[Times], tree: int) -> Ints:
-        """Return the stored positions of the edges picked for one frontier node."""
         begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
         if k == 0 or begin == end:
             return np.empty(0, np.int64)

@@ -252,5 +252,4 @@ def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int
 
 
 def _begins(sizes: Ints) -> Ints:
-    """Return the offsets of contiguous parts of these sizes."""
     return np.cumsum(sizes) - sizes

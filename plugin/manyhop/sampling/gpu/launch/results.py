@@ -32,13 +32,7 @@ class LaunchReport(NamedTuple):
 
     @classmethod
     def read(cls, nodes: Ints, edges: Ints, failed: Ints) -> LaunchReport:
-        """Build a report.
-
-        Args:
-            nodes: ``[num_hops + 1, num_type_ranges]``: nodes after each hop.
-            edges: ``[num_hops + 1, num_segments]``: edges after each hop.
-            failed: ``[FAILED_COLUMNS]``.
-        """
+        """Build a report from the numbers after each hop, ``[num_hops + 1, ..]``."""
         added = nodes.copy()
         added[1:] -= nodes[:-1]
         return cls(

@@ -14,7 +14,7 @@ from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, fetch, pi
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.tables import OVERLAPS
-from manyhop.sampling.gpu.launch.memory import DeviceMemory, Edges, Extent, HostMemory, Reports, Tables, tiles
+from manyhop.sampling.gpu.launch.memory import DeviceMemory, Extent, HostMemory, tiles
 from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.recording import Ahead
 
@@ -58,6 +58,8 @@ class KernelSequence:
         )
         self.memory = DeviceMemory.allocate(plan, shape, capacity, extent, pitch)
         self.host = HostMemory(plan, shape, extent)
+        self._counted = self.memory.tables, self.memory.edges, self.host.reports
+        """Where hops count their edges."""
         self._range = {
             "REPLACE": plan.replace, "WEIGHTED": plan.spec.weighted, "TIMED": plan.timed, "WINDOW": shape.window,
         }  # fmt: skip
@@ -126,12 +128,8 @@ class KernelSequence:
         )  # fmt: skip
 
     def _count(self, hop: int) -> None:
-        memory = self.memory
-        self._count_into(hop, memory.tables, memory.edges, self.host.reports)
-
-    def _count_into(self, hop: int, tables: Tables, edges: Edges, reports: Reports) -> None:
-        """Count the edges of a hop, with these tables, edges and reports instead of the launch's."""
         memory, extent = self.memory, self.extent
+        tables, edges, reports = self._counted
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_segments)](
             tables, memory.seeds, memory.nodes, memory.frontier, edges, memory.sums, reports,
             hop, extent.num_type_ranges, extent.num_segments, memory.pitch,
