@@ -1,6 +1,6 @@
 """Run `make quick` with other versions of torch, PyG and Python, each in an environment of its own, and print a table.
 
-    python tests/matrix.py [--only torch-2.6 ...] [--folder DIR] [--keep] [--output docs/project/versions.md]
+    python tests/matrix.py [--only torch-2.6 ...] [--folder DIR] [--keep]
 
 An environment of PyPI's torch takes about 6 GB; it is removed after its row, unless --keep is given. A row whose Python
 is not on the PATH (python3.12, ...) is not run, and says so. Exits with 1 if a row fails.
@@ -36,21 +36,18 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=tuple(ROWS), default=list(ROWS), help="run these rows alone")
     parser.add_argument("--folder", type=Path, help="where the environments are made (a temporary folder)")
     parser.add_argument("--keep", action="store_true", help="keep the environments, and use them again")
-    parser.add_argument("--output", type=Path, help="replace the table in this file")
     options = parser.parse_args()
-    lines, failed = [], False
+    failed = False
+    print("\n".join(HEAD), flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         for name in options.only:
             print(f"== {name}", file=sys.stderr, flush=True)
             line, good = run(name, folder)
             print(line, flush=True)
-            lines.append(line)
             failed |= not good
             if not options.keep:
                 shutil.rmtree(folder / name, ignore_errors=True)
-    if options.output is not None:
-        replace_rows(options.output, lines)
     return int(failed)
 
 
@@ -84,18 +81,6 @@ def installed(environment: Path) -> dict[str, str]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {line.partition("==")[0].replace("-", "_"): line.partition("==")[2] for line in out.splitlines()}
-
-
-def replace_rows(path: Path, lines: list[str]) -> None:
-    """Replace the rows of the same names in the table of a page, which has the head that is printed here."""
-    rows = {line.split("|")[1].strip(): line for line in lines}
-    text = path.read_text().splitlines()
-    if HEAD[0] not in text:
-        text += ["", *HEAD]
-    at = text.index(HEAD[0]) + len(HEAD)
-    end = next((i for i in range(at, len(text)) if not text[i].startswith("|")), len(text))
-    kept = {line.split("|")[1].strip(): line for line in text[at:end]}
-    path.write_text("\n".join([*text[:at], *(kept | rows).values(), *text[end:]]) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """``manyhop bench``."""
 
-import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +10,16 @@ from manyhop import files
 from manyhop.hints import pip_install
 
 SMALL = ["--batch-size", "50", "--batches", "2", "--fanout", "3", "2", "--rounds", "2"]
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture
 def peers(monkeypatch):
-    """Offer entry points in place of those of the installation, which may be an older one."""
+    """Offer other entry points than those of the installation."""
 
     def offer(**values):
         points = EntryPoints(EntryPoint(name, value, "manyhop.peers") for name, value in values.items())
         monkeypatch.setattr("manyhop_tools.cli.bench.entry_points", lambda **which: points.select(**which))
 
-    offer(**PROJECT["entry-points"]["manyhop.peers"])
     return offer
 
 
@@ -35,7 +31,7 @@ def rows(text):
 
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("typed", [False, True])
-def test_loaders_of_a_folder(peers, typed, run):
+def test_loaders_of_a_folder(typed, run):
     pytest.importorskip("dgl")
     draw = torch.Generator().manual_seed(0)
     pair = tuple(torch.randint(0, 200, (2, 3000), generator=draw))

@@ -15,17 +15,7 @@ pytest.importorskip("pyarrow")
 fsspec = pytest.importorskip("fsspec")
 
 
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """The entry point, also where manyhop was installed before it had one."""
-    info = Path("path") / "formats-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: formats\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[manyhop.formats]\ndataset = manyhop_pyg.data.folder:load_dataset\n")
-    monkeypatch.syspath_prepend("path")
-
-
-def test_data_sets_by_name(installed, convert):
+def test_data_sets_by_name(convert):
     convert("pyg:KarateClub", "g")
     data, opened = KarateClub()[0], manyhop_pyg.open("g")
     assert opened.train_mask.equal(data.train_mask)

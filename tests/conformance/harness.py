@@ -48,13 +48,13 @@ class Harness:
     def installed(cls) -> bool:
         return True
 
-    def source(self, ends: Tensor = EDGES, x: Tensor = X) -> Any:
-        """Return the adapter's graph with features."""
-        raise NotImplementedError
-
-    def replace(self, source: Any, x: Tensor) -> None:
-        """Put other rows in the place of the features."""
-        raise NotImplementedError
+    source: Callable[..., Any]  # (ends=EDGES, x=X): the adapter's graph with features
+    replace: Callable[[Any, Tensor], None]  # (source, x): puts other rows in the place of the features
+    make: Callable[..., Any]  # (source, *, seeds, fanouts, each, **options): a loader
+    take: Callable[[Any], Taken]  # (batch)
+    real: Callable[[Any], Taken]  # (batch): a padded batch without its padding
+    # (monkeypatch): lets loaders take the way of GPUs; the list to which numbers of batches that are begun at once go.
+    on_gpu: Callable[[pytest.MonkeyPatch], list[int]]
 
     def loader(self, source: Any = None, **options: Any) -> Any:
         """Return a loader of seed nodes.
@@ -65,21 +65,6 @@ class Harness:
         usual = {"seeds": SEEDS, "fanouts": [3, 2], "batch_size": 8, "shuffle": True, "seed": 3, "each": None}
         options = usual | options
         return self.make(self.source() if source is None else source, **options)
-
-    def make(self, source: Any, *, seeds: Tensor, fanouts: list[int], each: Callable[[list[int]], Any] | None,
-             **options: Any) -> Any:  # fmt: skip
-        raise NotImplementedError
-
-    def take(self, batch: Any) -> Taken:
-        raise NotImplementedError
-
-    def real(self, batch: Any) -> Taken:
-        """Return a padded batch without its padding."""
-        raise NotImplementedError
-
-    def on_gpu(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Let loaders take the way of GPUs; return the list to which numbers of batches that are begun at once go."""
-        raise NotImplementedError
 
     def epoch(self, loader: Any) -> list[list[list[int]]]:
         return [self.take(batch).ids() for batch in loader]

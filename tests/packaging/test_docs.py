@@ -10,6 +10,7 @@ from manyhop_tools.cli import parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+USERS_PAGES = [p for p in ROOT.glob("docs/**/*.md") if p.parent.name not in ("project", "internals", "api")]
 
 
 def anchors(page):
@@ -38,6 +39,13 @@ def test_lines_have_at_most_120_columns():
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         long = [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith("|")]
         assert not long, f"{page.name}: {long[0]}"
+
+
+@pytest.mark.parametrize("page", USERS_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_of_users_are_short_and_their_code_fits_its_column(page):
+    assert len(page.read_text().splitlines()) <= 190
+    code = blocks(page, "diff", "json", "py", "python", "sh", "text")
+    assert [line for text in code for line in text.splitlines() if len(line) > 76] == []
 
 
 def test_every_make_target_that_is_named_exists():
