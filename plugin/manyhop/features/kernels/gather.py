@@ -108,13 +108,8 @@ def _copy(
     wide = tl.load(entry + 5)
 
     start = tile * TILE
-    first_row = start // words
-    w = (start - first_row * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
-    r = w // words.to(tl.int32)
-    column = (w - r * words.to(tl.int32)).to(tl.int64)
-    r = first_row + r
-    inside = r < count
-    row = _load_id(index, r, wide, inside)
+    r, column, inside = rows_of_tile(start, count, words, TILE)
+    row = load_id(index, r, wide, inside)
     known = inside
     if CHECK:
         known = inside & (row >= 0) & (row < num_rows)
@@ -137,24 +132,37 @@ def _copy(
     place += column * SIZE
     if SORTED:
         order = order.to(tl.pointer_type(tl.int64))
-        leads = inside & (((r % _RUN) == 0) | (_load_id(index, r - 1, wide, inside & (r > 0)) != row))
-        value = _load_words(place, known & leads, WORD, LANES)
+        leads = inside & (((r % _RUN) == 0) | (load_id(index, r - 1, wide, inside & (r > 0)) != row))
+        value = load_words(place, known & leads, WORD, LANES)
         asks, step = leads, tl.full([], 0, tl.int64)
         going = tl.full([], 1, tl.int32)
         while going > 0:
             target = tl.load(order + r + step, mask=asks, other=0) * words + column
-            _store_words(out + target * SIZE, value, asks, WORD, LANES)
+            store_words(out + target * SIZE, value, asks, WORD, LANES)
             step += 1
             asks = asks & (((r + step) % _RUN) != 0) & (r + step < count)
-            asks = asks & (_load_id(index, r + step, wide, asks) == row)
+            asks = asks & (load_id(index, r + step, wide, asks) == row)
             going = tl.max(asks.to(tl.int32), 0)
     else:
-        value = _load_words(place, known, WORD, LANES)
-        _store_words(out + (start + tl.arange(0, TILE)) * SIZE, value, inside, WORD, LANES)
+        value = load_words(place, known, WORD, LANES)
+        store_words(out + (start + tl.arange(0, TILE)) * SIZE, value, inside, WORD, LANES)
 
 
 @triton.jit
-def _load_id(index, r, wide, mask):
+def rows_of_tile(start, count, words, TILE: tl.constexpr):
+    """Return the row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is
+    one.
+    """
+    first = start // words
+    w = (start - first * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
+    r = w // words.to(tl.int32)
+    column = w - r * words.to(tl.int32)
+    r = first + r
+    return r, column.to(tl.int64), r < count
+
+
+@triton.jit
+def load_id(index, r, wide, mask):
     """Return row numbers, of 4 or 8 bytes, as int64."""
     narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + r, mask=mask & (wide == 0), other=0)
     wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + r, mask=mask & (wide != 0), other=0)
@@ -162,7 +170,7 @@ def _load_id(index, r, wide, mask):
 
 
 @triton.jit
-def _load_words(address, mask, WORD: tl.constexpr, LANES: tl.constexpr):
+def load_words(address, mask, WORD: tl.constexpr, LANES: tl.constexpr):
     if LANES == 1:
         return tl.load(address.to(tl.pointer_type(WORD)), mask=mask)
     else:
@@ -171,7 +179,7 @@ def _load_words(address, mask, WORD: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def _store_words(address, value, mask, WORD: tl.constexpr, LANES: tl.constexpr):
+def store_words(address, value, mask, WORD: tl.constexpr, LANES: tl.constexpr):
     if LANES == 1:
         tl.store(address.to(tl.pointer_type(WORD)), value, mask=mask)
     else:

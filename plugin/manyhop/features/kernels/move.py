@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from manyhop.features.kernels.gather import load_words, rows_of_tile, store_words
 from manyhop.features.kernels.routes import report
 from manyhop.system.triton_launch import Kernel
 
@@ -29,7 +30,7 @@ def move_rows(
     LINEAR.
     """
     start = tl.program_id(0).to(tl.int64) * TILE
-    r, column, inside = _rows_of_tile(start, count, words)
+    r, column, inside = rows_of_tile(start, count, words, TILE)
     _copy(
         source, _numbers(source_rows, r, inside, FROM), target, _numbers(target_rows, r, inside, TO), column, inside,
         words, WORD, LANES,
@@ -60,7 +61,7 @@ def serve(
         wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
         count = tl.minimum(wanted, cap)
         if start < count * row_words:
-            r, column, inside = _rows_of_tile(start, count, row_words)
+            r, column, inside = rows_of_tile(start, count, row_words, TILE)
             numbers = _numbers(ids + header, r, inside, KIND)
             inside = inside & (numbers >= 0) & (numbers < num_rows)
             to = target + other.to(tl.int64) * stride
@@ -94,24 +95,11 @@ def settle(
         first += tl.load(counts + b)
     count = tl.minimum(tl.load(counts + bucket), tl.where(linear, cap, most))
     if start < count * words:
-        r, column, inside = _rows_of_tile(start, count, words)
+        r, column, inside = rows_of_tile(start, count, words, TILE)
         source = tl.where(linear, came + (bucket - 1).to(tl.int64) * stride, tl.where(bucket == num_ranks, own, hot))
         named = _numbers(rows, first + r, inside & (linear == 0), KIND)
         to = _numbers(positions, first + r, inside, NARROW)
         _copy(source, tl.where(linear, r, named), target, to, column, inside, words, WORD, LANES)
-
-
-@triton.jit
-def _rows_of_tile(start, count, words):
-    """Return the row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is
-    one.
-    """
-    first = start // words
-    w = (start - first * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
-    r = w // words.to(tl.int32)
-    column = w - r * words.to(tl.int32)
-    r = first + r
-    return r, column.to(tl.int64), r < count
 
 
 @triton.jit
@@ -120,14 +108,7 @@ def _copy(source, source_rows, target, target_rows, column, inside, words, WORD:
     SIZE: tl.constexpr = LANES * WORD.primitive_bitwidth // 8
     a = source + source_rows * words * SIZE + column * SIZE
     b = target + target_rows * words * SIZE + column * SIZE
-    if LANES == 1:
-        value = tl.load(a.to(tl.pointer_type(WORD)), mask=inside)
-        tl.store(b.to(tl.pointer_type(WORD)), value, mask=inside)
-    else:
-        lane = tl.arange(0, LANES)[None, :]
-        x = tl.multiple_of(a.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
-        y = tl.multiple_of(b.to(tl.pointer_type(WORD))[:, None] + lane, [1, 16])
-        tl.store(y, tl.load(x, mask=inside[:, None]), mask=inside[:, None])
+    store_words(b, load_words(a, inside, WORD, LANES), inside, WORD, LANES)
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.features.kernels.gather import hot_slot
+from manyhop.features.kernels.gather import hot_slot, load_id
 
 TILE = tl.constexpr(1024)  # ids of a program
 # Buckets: repeated ids, ids of each other rank in ascending order, ids of this rank, cached ids.
@@ -35,9 +35,7 @@ def mark(
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = i < count
-    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + i, mask=inside & (wide == 0), other=0)
-    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + i, mask=inside & (wide != 0), other=0)
-    id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+    id = load_id(index, i, wide, inside)
     known = inside & (id >= 0) & (id < num_rows)
     wrong = inside & (known == 0)
     tl.store(bad.to(tl.pointer_type(tl.int64)) + tl.zeros([TILE], tl.int32), i + 1, mask=wrong)
@@ -98,9 +96,7 @@ def place(
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = i < count
-    narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + i, mask=inside & (wide == 0), other=0)
-    wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + i, mask=inside & (wide != 0), other=0)
-    id = tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))
+    id = load_id(index, i, wide, inside)
     bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
     came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
     repeated = bucket == REPEATED
