@@ -1,6 +1,8 @@
 """Rows from other nodes: the same bits as indexing, one exchange for all tensors, errors on all ranks."""
 
+import gc
 import time
+import weakref
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 import manyhop
 from manyhop import World
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, RankError
 from manyhop.features import RowRequest, gather
+from manyhop.features.exchange.row_exchange import Status, compare_headers, make_headers
 from manyhop.features.sources import HotRows, ShardedRows, Shards, servers
 
 FOUR = [0, 0, 1, 1]
@@ -31,6 +34,26 @@ def test_ranks_of_a_node_are_asked_evenly():
     asked = [servers(World(rank, nodes))[1] for rank in (0, 1, 2, 5)]
     assert asked == [3, 4, 3, 4]
     assert servers(World(3, nodes)) == [0, 3]
+
+
+class Caught:
+    """A local of the caller, which the frames of an error would keep."""
+
+
+def fail():
+    caught = Caught()
+    headers = make_headers(Status.FAILED, (0, 3), 7, "ValueError: bad label", [0, 0])
+    with pytest.raises(RankError, match=r"failed: ValueError: bad label"):
+        compare_headers("features", headers, 1, (0, 3))
+    return weakref.ref(caught)
+
+
+def test_an_error_keeps_no_frames_of_its_callers():
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 def test_shards_are_checked():

@@ -8,8 +8,8 @@ import pickle
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -208,11 +208,8 @@ def test_threads_never_share_memory() -> None:
             if rng.random() < 0.02:
                 gc.collect()
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert not wrong
     shared.clear()
     gc.collect()

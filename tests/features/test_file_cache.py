@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -86,16 +87,14 @@ def test_threads_gather_while_rows_are_replaced(table):
             if not gather([(table, index)])[0].equal(rows[index]):
                 wrong.append((number, step))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
     found, end = 0, time.monotonic() + 60
-    while found < 100_000 and not wrong and time.monotonic() < end:
-        time.sleep(0.01)
-        found += file_cache(table).take_counts()[1]
-    done.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        working = threads.map(work, range(4))
+        while found < 100_000 and not wrong and time.monotonic() < end:
+            time.sleep(0.01)
+            found += file_cache(table).take_counts()[1]
+        done.set()
+        list(working)
     assert wrong == []
     assert found > 0
 

@@ -1,8 +1,8 @@
 """Gathering equals indexing, for every kind of source, on the CPU and by the GPU's kernels in triton's interpreter."""
 
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -260,11 +260,8 @@ def test_gathers_from_several_threads_at_once() -> None:
             if not torch.equal(got, source[index]):
                 wrong.append(seed)
 
-    workers = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(work, range(4)))
     assert not wrong
 
 

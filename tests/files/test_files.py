@@ -223,11 +223,10 @@ def test_wrong_manifests(tmp_path, change, message):
         files.open(path)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "\xff"])
-def test_manifests_that_are_none(tmp_path, text):
+def test_manifests_that_are_none(tmp_path):
     path = manifest(tmp_path, torch.zeros(6, 2))
-    (tmp_path / "x.bin.json").write_bytes(text.encode("latin1"))
-    with pytest.raises(InputError, match="expected a JSON"):
+    (tmp_path / "x.bin.json").write_text("[1]")
+    with pytest.raises(InputError, match="expected a JSON object"):
         files.open(path)
     (tmp_path / "x.bin.json").unlink()
     with pytest.raises(InputError, match="needs this manifest"):
