@@ -15,6 +15,7 @@ from gb_graphs import random_graph
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
+from manyhop_graphbolt.features.feature import DatasetFolder
 
 yaml = pytest.importorskip("yaml")
 
@@ -207,44 +208,26 @@ def test_dgls_graph_without_ids_or_of_another_version(tmp_path, monkeypatch):
         gb.OnDiskDataset(tmp_path).load()
 
 
-def test_absolute_paths_into_the_folder(tmp_path):
+def test_paths_in_and_out_of_the_folder(tmp_path):
     folder = tmp_path / "a"
     _, config = write_homogeneous(folder)
-    for entry in (*config["graph"]["edges"], *config["graph"]["feature_data"], *config["feature_data"]):
-        entry["path"] = str(folder / entry["path"])
-    config["tasks"][1]["train_set"][0]["data"][0]["path"] = str(folder / "edges" / ".." / "set" / "test_ids.npy")
-    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "link").symlink_to(folder)
-    for path in (folder, tmp_path / "link", folder / "metadata.yaml"):
-        dataset = gb.OnDiskDataset(path, include_original_edge_id=True).load()
-        assert len(dataset.tasks[1].train_set) == 10
-        assert dataset.feature.count("node", None, "x") == 40
-
-
-def test_paths_out_of_the_folder_need_a_word(tmp_path):
-    folder = tmp_path / "a"
-    _, config = write_homogeneous(folder)
-    for name in ("edges/all.csv", "data/x.npy", "set/test_ids.npy"):
-        os.renames(folder / name, tmp_path / "b" / name)
-    config["graph"]["edges"][0]["path"] = str(tmp_path / "b" / "edges" / "all.csv")
-    config["feature_data"][0]["path"] = "../b/data/x.npy"
-    sets = config["tasks"][0]["test_set"], config["tasks"][1]["train_set"]
-    for one in sets:
-        one[0]["data"][0]["path"] = "../b/set/test_ids.npy"
+    for place in (folder, tmp_path / "link"):
+        for name in ("set/x.npy", str(folder / "set" / "x.npy"), "edges/../set/x.npy"):
+            assert DatasetFolder(place).file(name) == place / name
+    for name in ("../b/x.npy", str(tmp_path / "b" / "x.npy")):
+        with pytest.raises(InputError, match=r"lead into its folder, got .* allow_outside_paths=True"):
+            DatasetFolder(folder).file(name)
+    for entries in (config["graph"]["edges"], config["feature_data"], config["tasks"][1]["train_set"][0]["data"]):
+        os.renames(folder / entries[0]["path"], tmp_path / "b" / entries[0]["path"])
+        entries[0]["path"] = f"../b/{entries[0]['path']}"
+    config["tasks"] = config["tasks"][1:]
     (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(InputError, match=r"lead into its folder, got '.*all.csv'\. .* allow_outside_paths=True"):
-        gb.OnDiskDataset(folder, include_original_edge_id=True)
-    arguments = {"include_original_edge_id": True, "allow_outside_paths": True}
-    dataset = gb.OnDiskDataset(folder, **arguments).load()
-    assert (dataset.graph.num_edges, len(dataset.tasks[1].train_set)) == (200, 10)
+    dataset = gb.OnDiskDataset(folder, include_original_edge_id=True, allow_outside_paths=True).load()
+    assert (dataset.graph.num_edges, len(dataset.tasks[0].train_set)) == (200, 10)
     assert dataset.feature.count("node", None, "x") == 40
-    os.symlink(
-        tmp_path / "b" / "set" / "test_ids.npy", folder / "set" / "test_ids.npy"
-    )  # a choice of the folder's owner
-    for one in sets:
-        one[0]["data"][0]["path"] = "set/test_ids.npy"
-    (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
-    assert len(gb.OnDiskDataset(folder, **arguments).load().tasks[1].train_set) == 10
+    (folder / "set" / "x.npy").symlink_to(tmp_path / "b" / "x.npy")  # a choice of the folder's owner
+    assert DatasetFolder(folder).file("set/x.npy") == folder / "set" / "x.npy"
 
 
 def test_tasks_by_name(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from gb_graphs import batches, random_graph, random_hetero_graph
 
+import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 
@@ -163,3 +164,16 @@ def edges_by_id(block, rows, eid):
     src, dst = block.edges(order="eid")
     ends = zip(rows[src.long()].tolist(), rows[dst.long()].tolist(), strict=True)
     return dict(zip(block.edata[eid].tolist(), ends, strict=True))
+
+
+def test_install_and_back(dgl):
+    with pytest.raises(AttributeError, match=r"manyhop_dgl\.graphbolt"):
+        _ = dgl.graphbolt.ItemSampler
+    before = dict(vars(dgl.graphbolt))
+    manyhop_dgl.install()
+    try:
+        assert dgl.graphbolt.ItemSampler is gb.ItemSampler
+        manyhop_dgl.install()
+    finally:
+        manyhop_dgl.uninstall()
+    assert dict(vars(dgl.graphbolt)) == before

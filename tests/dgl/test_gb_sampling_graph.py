@@ -230,18 +230,15 @@ def test_wrong_graphs():
         make(indptr, torch.tensor([0, 5])).topology()
     with pytest.raises(GraphError, match="rise from 0"):
         make(torch.tensor([0, 2, 1]), indices).topology()
-    graph = small()
-    graph.type_per_edge = torch.full((8,), 1)
-    with pytest.raises(GraphError, match="lead to nodes of type 'b', got 6 that do not"):
-        graph.topology()
-    graph = small()
-    graph.type_per_edge = torch.full((8,), 7)
-    with pytest.raises(GraphError, match="below the number of edge types, 3, got 7"):
-        graph.topology()
-    graph = small()
-    graph.node_type_offset = torch.tensor([0, 3, 6])
-    with pytest.raises(GraphError, match="rise from 0 to 5"):
-        graph.topology()
+    for name, tensor, message in (
+        ("type_per_edge", torch.full((8,), 1), "lead to nodes of type 'b', got 6 that do not"),
+        ("type_per_edge", torch.full((8,), 7), "below the number of edge types, 3, got 7"),
+        ("node_type_offset", torch.tensor([0, 3, 6]), "rise from 0 to 5"),
+    ):
+        graph = small()
+        setattr(graph, name, tensor)
+        with pytest.raises(GraphError, match=message):
+            graph.topology()
 
 
 def test_wrong_samples():
