@@ -1,6 +1,7 @@
 """``accelerate``: unchanged models compute the same by segments of sorted edges, and so do their gradients."""
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import (
+    GAT,
     GCN,
     GIN,
     GCNConv,
@@ -136,7 +138,7 @@ def test_gradients_of_weights(data, device, name):
 
 
 @pytest.mark.parametrize("pad", [None, "auto"])
-@pytest.mark.parametrize("kind", [GraphSAGE, GIN, GCN])
+@pytest.mark.parametrize("kind", [GraphSAGE, GIN, GCN, GAT, functools.partial(GAT, heads=2, v2=True)])
 def test_models_that_trim(data, device, calls, kind, pad):
     torch.manual_seed(3)
     batch = batch_of(data, device, pad=pad)
@@ -190,7 +192,7 @@ def test_edges_in_any_order(data, device, calls, index):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_and_autocast(data, device, calls, dtype):
     batch = batch_of(data, device)
-    for kind in (GraphSAGE, GCN):
+    for kind in (GraphSAGE, GCN, GAT, functools.partial(GAT, v2=True)):
         model = kind(4, 8, 2, 3).to(device)
         fast = copy.deepcopy(model)
         accelerate(fast)
@@ -200,7 +202,7 @@ def test_half_precision_and_autocast(data, device, calls, dtype):
         torch.testing.assert_close(*outs, rtol=3e-2, atol=3e-2)
         out = fast.to(dtype)(batch.x.to(dtype), batch.edge_index)
         torch.testing.assert_close(out.float(), outs[1].float(), rtol=3e-2, atol=3e-2)
-    assert len(calls) == 8
+    assert len(calls) == 16
 
 
 OPTIONS: list[dict[str, Any]] = [

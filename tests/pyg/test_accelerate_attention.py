@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from test_accelerate import batch_of, check, device  # noqa: F401  # device is a fixture
-from torch_geometric.nn import GAT, GATConv, GATv2Conv, Sequential
+from torch_geometric.nn import GATConv, GATv2Conv, Sequential
 
 from manyhop_pyg import accelerate
 from manyhop_train.aggregation import dispatch
@@ -59,29 +59,6 @@ def test_bipartite_edges_in_any_order(device, calls, kind, sizes):  # noqa: F811
 
     check(Pair(), x, other, edge_index)
     assert calls == [150]
-
-
-@pytest.mark.parametrize(("pad", "v2"), [("auto", False), (None, True)])
-def test_models_that_trim(data, device, calls, pad, v2):  # noqa: F811
-    torch.manual_seed(3)
-    batch = batch_of(data, device, pad=pad)
-    model = GAT(4, 8, 2, 3, heads=2, v2=v2).to(device)
-    sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
-    check(model, batch.x, batch.edge_index, **sizes)
-    assert len(calls) == 2
-    assert calls[0] > calls[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_autocast(data, device, calls, kind):  # noqa: F811
-    batch, conv = batch_of(data, device), kind(4, 6, heads=2).to(device)
-    with torch.autocast(device, torch.bfloat16):
-        expected = conv(batch.x, batch.edge_index)
-        accelerate(conv)
-        out = conv(batch.x, batch.edge_index)
-    assert calls
-    assert out.dtype == expected.dtype
-    torch.testing.assert_close(out, expected, rtol=3e-2, atol=3e-2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

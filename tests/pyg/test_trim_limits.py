@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_trim import Net, batches_of, check, trimmed
 from torch import Tensor
-from torch_geometric.nn import GCN, GATConv, GCNConv, GraphSAGE, SAGEConv, TransformerConv
+from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, SAGEConv, TransformerConv
 
 from manyhop.errors import InputError
 from manyhop_pyg import accelerate
@@ -45,20 +45,6 @@ def test_inference_layer_by_layer_and_on_the_graph(data, caplog):
     fast.train().convs[0](batch.x, batch.edge_index)
     (message,) = caplog.messages
     assert "layers are called outside of a call of the model" in message
-
-
-def test_models_that_trim_by_themselves(data, caplog):
-    """Those of PyG whose layers count the edges that are left."""
-    model = GCN(4, 8, 2, 3)
-    fast = copy.deepcopy(model)
-    accelerate(fast, trim=True)
-    for batch in batches_of(data, "cpu"):
-        sizes = batch.num_sampled_nodes, batch.num_sampled_edges
-        assert check(model, fast, batch.batch_size, batch.x, batch.edge_index, None, None, None, None, *sizes).size(
-            0
-        ) == sum(sizes[0][:2])
-    (message,) = caplog.messages
-    assert "the model passes other edges than those of the batch to some layers" in message
 
 
 class Residual(Net):
