@@ -20,7 +20,7 @@ LIBRARIES = {
     "_propagate_forward_pre_hooks _store _to_canonical",
     "DGL": "_aggre_type _allow_zero_in_degree _CAPI_DGLHeteroCreateHeteroGraphWithNumNodes "
     "_CAPI_DGLHeteroCreateUnitGraphFromCSR _CAPI_SetSeed _columns _default_initializer _edge_frames _graph "
-    "_in_src_feats _initializers _node_frames _out_feats",
+    "_in_src_feats _initializers _items _node_frames _out_feats",
 }
 
 
