@@ -162,7 +162,7 @@ class Exchange(RowExchange):
         self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
         headers = make_headers(status, tag, signature, text, lengths, parts)
-        received, sizes = torch.empty(headers.numel(), dtype=torch.int64), [headers.shape[1]] * len(headers)
+        received, sizes = torch.empty_like(headers).view(-1), [headers.shape[1]] * len(headers)
         return received, self._connected.swap(received, headers.view(-1), sizes, sizes, wait=False)
 
     def _disconnect(self) -> None:
