@@ -40,58 +40,46 @@ def disabled() -> ExitStack:
     return stack
 
 
-def is_sum(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> bool:
-    """Return whether :func:`gspmm` computes this: sums of features of nodes, and those weighted by edges."""
-    if reduce_op != "sum" or lhs is None or not lhs.is_floating_point() or len(gidx.relations) != 1:
-        return False
-    if op == "copy_lhs":
-        return lhs.dim() > 1
-    return op == "mul" and rhs is not None and lhs.dim() == rhs.dim() > 1 and is_weight(lhs, rhs)
+def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> Any:
+    """Sum or average features of sources ``[num_src, ...]``, or those weighted by ``[num_edges, ..., 1]``.
 
-
-def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
-    """Sum features of sources ``[num_src, ...]``, weighted by ``[num_edges, ..., 1]``: ``dgl.backend.gspmm``."""
-    adjacency = gidx.only_relation()
+    ``dgl.backend.gspmm``; ``NotImplemented`` for other operators.
+    """
+    if reduce_op not in ("sum", "mean") or lhs is None or not lhs.is_floating_point() or len(gidx.relations) != 1:
+        return NotImplemented
+    if lhs.dim() < 2 or op not in ("copy_lhs", "mul"):
+        return NotImplemented
+    if op == "mul" and (rhs is None or lhs.dim() != rhs.dim() or not is_weight(lhs, rhs)):
+        return NotImplemented
     lhs, rhs = cast(lhs, None if op == "copy_lhs" else rhs)
     if rhs is not None:
         check_dtypes(lhs, rhs)
-    return (weighted_means if reduce_op == "mean" else weighted_sums)(adjacency, lhs, rhs)
+    return (weighted_means if reduce_op == "mean" else weighted_sums)(gidx.only_relation(), lhs, rhs)
 
 
-def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> bool:
-    """Return whether :func:`mean` computes this."""
-    return reduce_op == "mean" and isinstance(lhs, Tensor) and is_sum(g._graph, op, "sum", lhs, rhs)
-
-
-def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
-    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros without edges."""
+def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> Any:
+    """Average features of sources, zeros without edges: ``dgl.ops.gspmm``, which would count degrees each time."""
+    if reduce_op != "mean" or not isinstance(lhs, Tensor):
+        return NotImplemented
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 
-def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> bool:
-    """Return whether :func:`edge_softmax` computes this."""
-    return is_all(eids) and len(gidx.relations) == 1 and logits.is_floating_point()
-
-
-def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
+def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> Any:
     """Normalize scores ``[num_edges, ...]`` over each destination or source: ``dgl.backend.edge_softmax``."""
+    if not is_all(eids) or len(gidx.relations) != 1 or not logits.is_floating_point():
+        return NotImplemented
     adjacency = gidx.only_relation()
     (logits,) = cast(logits)
     return normalized(adjacency.reverse if norm_by == "src" else adjacency, logits)
 
 
-def is_end_sum(
-    gidx: HeteroAdjacency, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
-) -> bool:
-    """Return whether :func:`gsddmm` computes this: sums of features of both ends."""
-    if (op, lhs_target, rhs_target) != ("add", "u", "v") or lhs is None or rhs is None or len(gidx.relations) != 1:
-        return False
-    return lhs.shape[1:] == rhs.shape[1:] and lhs.dtype == rhs.dtype and lhs.is_floating_point()
-
-
 def gsddmm(
-    gidx: HeteroAdjacency, op: str, lhs: Tensor, rhs: Tensor, lhs_target: str = "u", rhs_target: str = "v"
-) -> Tensor:
+    gidx: HeteroAdjacency, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
+) -> Any:
     """Add features of both ends of each edge, ``[num_edges, ...]``: ``dgl.backend.gsddmm``."""
+    if (op, lhs_target, rhs_target) != ("add", "u", "v") or lhs is None or rhs is None or len(gidx.relations) != 1:
+        return NotImplemented
+    if lhs.shape[1:] != rhs.shape[1:] or lhs.dtype != rhs.dtype or not lhs.is_floating_point():
+        return NotImplemented
     lhs, rhs = cast(lhs, rhs)
     return end_sums(gidx.only_relation(), lhs, rhs)

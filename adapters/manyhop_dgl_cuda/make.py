@@ -9,7 +9,7 @@ from dgl import DGLError, graph_index
 from dgl.backend import from_dgl_nd, to_dgl_nd
 from dgl.backend import to_backend_ctx as from_ctx
 from dgl.heterograph_index import HeteroGraphIndex
-from dgl.ndarray import NDArray
+from dgl.ndarray import DGLContext, NDArray
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -93,6 +93,11 @@ def from_dgl(gidx: HeteroGraphIndex) -> TorchGraphIndex:
     num_nodes = [gidx.num_nodes(t) for t in range(gidx.number_of_ntypes())]
     allowed = [name for names in gidx.formats().values() for name in names]
     return TorchGraphIndex(ends, relations, num_nodes, allowed, gidx.metagraph)
+
+
+def copy_to(gidx: HeteroGraphIndex, ctx: DGLContext) -> TorchGraphIndex:
+    """Move an index of DGL to a device: ``HeteroGraphIndex.copy_to``."""
+    return from_dgl(gidx).to(from_ctx(ctx))
 
 
 def disjoint_union(metagraph: graph_index.GraphIndex, graphs: Sequence[TorchGraphIndex]) -> TorchGraphIndex:

@@ -1,7 +1,7 @@
 """Methods of ``DGLGraph`` and layers of ``dgl.nn`` that DGL calls in each step, for graphs on torch tensors.
 
 DGL's methods use views, frames and checks, which keep the host busy for longer than the GPU. These methods have
-the same effect on the frames. They return False, without an effect, if DGL's own must run or raise.
+the same effect on the frames. They return ``NotImplemented``, without an effect, if DGL's own must run or raise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from manyhop_dgl.samplers.blocks import make_column
 from manyhop_dgl.samplers.features import values_of
 from manyhop_dgl_cuda import fused
 from manyhop_dgl_cuda.differentiable import attention
-from manyhop_dgl_cuda.fused import gspmm
 from manyhop_dgl_cuda.index import TorchGraphIndex
 from manyhop_dgl_cuda.message_passing import check_dtypes
 
@@ -47,13 +46,13 @@ class LocalScope:
 
 def update_all(
     g: DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: object = None, etype: object = None
-) -> bool:
+) -> Any:
     """Sum or average features of sources, or those weighted by edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if apply_node_func is not None or etype is not None or not _has_one_type(gidx):
-        return False
-    if type(reduce_func) is not SimpleReduceFunction or reduce_func.name not in ("sum", "mean"):
-        return False
+        return NotImplemented
+    if type(reduce_func) is not SimpleReduceFunction:
+        return NotImplemented
     src, dst = gidx.ends[0]
     rhs: Tensor | None = None
     if type(message_func) is CopyMessageFunction and message_func.target == _SRC:
@@ -62,42 +61,37 @@ def update_all(
         op, lhs = "mul", values_of(g._node_frames[src], message_func.lhs_field)
         rhs = values_of(g._edge_frames[0], message_func.rhs_field)
     else:
-        return False
+        return NotImplemented
     if message_func.out_field != reduce_func.msg_field or not _are_here(gidx, lhs, rhs):
-        return False
-    if not fused.is_sum(gidx, op, "sum", lhs, rhs):
-        return False
-    assert lhs is not None
-    out = gspmm(gidx, op, reduce_func.name, lhs, rhs)
+        return NotImplemented
+    out = fused.gspmm(gidx, op, reduce_func.name, lhs, rhs)
+    if out is NotImplemented:
+        return NotImplemented
     g._node_frames[dst]._columns[reduce_func.out_field] = make_column(out)
-    return True
+    return None
 
 
-def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> bool:
+def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> Any:
     """Add features of both ends of all edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if etype is not None or not is_all(edges) or not _has_one_type(gidx) or not _is_binary(func, "add", _SRC, _DST):
-        return False
+        return NotImplemented
     src, dst = gidx.ends[0]
     lhs, rhs = values_of(g._node_frames[src], func.lhs_field), values_of(g._node_frames[dst], func.rhs_field)
-    if not _are_here(gidx, lhs, rhs) or not fused.is_end_sum(gidx, "add", lhs, rhs):
-        return False
-    assert lhs is not None
-    assert rhs is not None
-    g._edge_frames[0]._columns[func.out_field] = make_column(fused.gsddmm(gidx, "add", lhs, rhs))
-    return True
+    if not _are_here(gidx, lhs, rhs) or (out := fused.gsddmm(gidx, "add", lhs, rhs)) is NotImplemented:
+        return NotImplemented
+    g._edge_frames[0]._columns[func.out_field] = make_column(out)
+    return None
 
 
-def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> Tensor:
+def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> Any:
     """Return the number of edges into each node, without DGL's checks of ids, which wait for the GPU."""
-    degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csc.degrees
-    return degrees.clone()
+    return g._graph.relations[g.get_etype_id(etype)].csc.degrees.clone() if is_all(v) else NotImplemented
 
 
-def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> Tensor:
+def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> Any:
     """Return the number of edges out of each node, as :func:`in_degrees` does."""
-    degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csr.degrees
-    return degrees.clone()
+    return g._graph.relations[g.get_etype_id(etype)].csr.degrees.clone() if is_all(u) else NotImplemented
 
 
 def _has_one_type(gidx: TorchGraphIndex) -> bool:
@@ -122,41 +116,36 @@ def _copy(frame: Frame) -> Frame:
     return copy
 
 
-def is_sage(layer: SAGEConv, graph: DGLGraph, feat: object, edge_weight: object = None) -> bool:
-    """Return whether :func:`sage` computes this: means without weights."""
-    return type(layer) is SAGEConv and layer._aggre_type == "mean" and edge_weight is None and _has_rows(graph, feat)
-
-
-def sage(layer: SAGEConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None) -> Tensor:
-    """Average the sources of each destination, ``[num_dst, out_feats]``: ``SAGEConv.forward`` if :func:`is_sage`."""
+def sage(layer: SAGEConv, graph: DGLGraph, feat: Any, edge_weight: object = None) -> Any:
+    """Average the sources of each destination without weights, ``[num_dst, out_feats]``: ``SAGEConv.forward``."""
+    if type(layer) is not SAGEConv or layer._aggre_type != "mean" or edge_weight is not None:
+        return NotImplemented
+    if not _has_rows(graph, feat):
+        return NotImplemented
     gidx: TorchGraphIndex = graph._graph
     rows, fc_neigh = _dropped(layer.feat_drop, feat), layer.fc_neigh
     if layer._in_src_feats > layer._out_feats:  # the mean of fewer features
-        means = gspmm(gidx, "copy_lhs", "mean", fc_neigh(rows), None)
+        means = fused.gspmm(gidx, "copy_lhs", "mean", fc_neigh(rows), None)
     else:
-        means = fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
+        means = fc_neigh(fused.gspmm(gidx, "copy_lhs", "mean", rows, None))
     out: Tensor = layer.fc_self(rows[: gidx.relations[0].num_dst]) + means
     out = out if layer.activation is None else layer.activation(out)
     return out if layer.norm is None else layer.norm(out)
 
 
-def is_gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> bool:
-    """Return whether :func:`gat` computes this: the attention is neither dropped out, weighted nor returned."""
-    return (
-        type(layer) is GATConv
-        and edge_weight is None
-        and not get_attention
-        and _has_rows(graph, feat)
-        and not torch.is_autocast_enabled(feat.device.type)
-        and feat.dtype == layer.attn_l.dtype
-        and _is_plain(layer.leaky_relu, nn.LeakyReLU)
-        and _does_nothing(layer.attn_drop)
-        and (layer._allow_zero_in_degree or not bool((graph._graph.relations[0].csc.degrees == 0).any()))
-    )
+def gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> Any:
+    """Attend to the sources, ``[num_dst, num_heads, out_feats]``: ``GATConv.forward``.
 
-
-def gat(layer: GATConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None, get_attention: bool = False) -> Tensor:
-    """Attend to the sources, ``[num_dst, num_heads, out_feats]``: ``GATConv.forward`` if :func:`is_gat`."""
+    Attention is neither dropped out, weighted nor returned.
+    """
+    if type(layer) is not GATConv or edge_weight is not None or get_attention or not _has_rows(graph, feat):
+        return NotImplemented
+    if torch.is_autocast_enabled(feat.device.type) or feat.dtype != layer.attn_l.dtype:
+        return NotImplemented
+    if not _is_plain(layer.leaky_relu, nn.LeakyReLU) or not _does_nothing(layer.attn_drop):
+        return NotImplemented
+    if not layer._allow_zero_in_degree and bool((graph._graph.relations[0].csc.degrees == 0).any()):
+        return NotImplemented
     adjacency = graph._graph.relations[0]
     sources = _dropped(layer.feat_drop, feat)
     heads, features = layer.attn_l.shape[1:]
