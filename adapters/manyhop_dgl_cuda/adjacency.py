@@ -58,10 +58,6 @@ class Compressed:
         int32 = self.indices.dtype == torch.int32
         return torch.searchsorted(self.indptr[1:], places.to(self.indptr.dtype), right=True, out_int32=int32)
 
-    def in_order(self, values: Tensor) -> Tensor:
-        """Reorder values by edge id into the order of the segments."""
-        return values if self.edge_ids is None else values.index_select(0, self.edge_ids)
-
     def of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return edges of some nodes, in the order of the nodes: place in ``nodes``, other end, edge id."""
         begin, end = self.indptr[nodes.long()], self.indptr[nodes.long() + 1]
@@ -72,7 +68,6 @@ class Compressed:
         return place, self.indices[at], self.ids[at]
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors."""
         return [t for t in (self.indptr, self.indices, self.edge_ids) if t is not None]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Compressed:
@@ -121,17 +116,14 @@ class Adjacency:
 
     @property
     def reverse(self) -> Adjacency:
-        """The same edges against their direction."""
         return Adjacency(self.num_dst, self.num_src, self._formats, 1 - self._dst)
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return self._formats.num_edges
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
         return self._formats.device
 
     @property
@@ -165,7 +157,6 @@ class Adjacency:
 
     @property
     def csr(self) -> Compressed:
-        """Edges sorted by source."""
         return self.reverse.csc
 
     def created(self) -> set[str]:
@@ -180,7 +171,6 @@ class Adjacency:
         _ = (self.src, self.dst) if name == "coo" else getattr(self, name)
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors."""
         formats = self._formats
         ends = [t for t in formats.ends if t is not None]
         return ends + [t for c in formats.compressed if c is not None for t in c.tensors()]
@@ -283,7 +273,6 @@ class HeteroAdjacency:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
         return self.relations[0].device
 
     def only_relation(self) -> Adjacency:

@@ -97,19 +97,15 @@ class TorchGraphIndex(HeteroAdjacency):
         return not {s for s, _ in self.ends} & {d for _, d in self.ends}
 
     def number_of_ntypes(self) -> int:
-        """Number of node types."""
         return len(self.num_nodes_by_type)
 
     def number_of_etypes(self) -> int:
-        """Number of edge types."""
         return len(self.relations)
 
     def num_nodes(self, ntype: int) -> int:
-        """Number of nodes of a type."""
         return self.num_nodes_by_type[ntype]
 
     def num_edges(self, etype: int) -> int:
-        """Number of edges of a type."""
         return self.relations[etype].num_edges
 
     number_of_nodes, number_of_edges = num_nodes, num_edges
@@ -144,7 +140,6 @@ class TorchGraphIndex(HeteroAdjacency):
         return self.with_relations([relation.map(lambda t: t.to(dtype)) for relation in self.relations])
 
     def to(self, device: torch.device) -> TorchGraphIndex:
-        """Copy to another device."""
         return self.with_relations(
             [relation.map(lambda t: to_device(t, device, "edges")) for relation in self.relations]
         )
@@ -183,7 +178,6 @@ class TorchGraphIndex(HeteroAdjacency):
         return TorchGraphIndex(self.ends, relations, self.num_nodes_by_type, wanted, self._metagraph)
 
     def create_formats_(self) -> None:
-        """Make all formats that are allowed."""
         for relation in self.relations:
             for name in self.allowed:
                 relation.create(name)
@@ -221,19 +215,15 @@ class TorchGraphIndex(HeteroAdjacency):
         return v[place.long()], dst, ids
 
     def predecessors(self, etype: int, v: int) -> Tensor:
-        """Return sources of the edges into a node."""
         return self.in_edges(etype, self._one(v))[0]
 
     def successors(self, etype: int, v: int) -> Tensor:
-        """Return destinations of the edges out of a node."""
         return self.out_edges(etype, self._one(v))[1]
 
     def in_degrees(self, etype: int, v: Tensor) -> Tensor:
-        """Number of edges into each of some nodes."""
         return self.relations[etype].csc.degrees[v.long()]
 
     def out_degrees(self, etype: int, v: Tensor) -> Tensor:
-        """Return the out-degrees of nodes."""
         return self.relations[etype].csr.degrees[v.long()]
 
     def has_edges_between(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
@@ -276,7 +266,6 @@ class TorchGraphIndex(HeteroAdjacency):
         raise InputError(f"Expected the format of the matrix to be 'csr' or 'coo', got {fmt!r}.")
 
     def adjacency_matrix(self, etype: int, transpose: bool, ctx: torch.device) -> tuple[Tensor, None]:
-        """Return a sparse matrix of ones."""
         num_rows, num_cols, rows, cols = self.adjacency_matrix_tensors(etype, transpose, "coo")
         at = torch.stack([rows, cols]).long().to(ctx)
         ones = torch.ones(rows.numel(), device=ctx)
@@ -287,17 +276,14 @@ class TorchGraphIndex(HeteroAdjacency):
     # Other graphs
 
     def reverse(self) -> TorchGraphIndex:
-        """Return the graph of the reverse edges."""
         ends = [(dst, src) for src, dst in self.ends]
         same = ends == self.ends
         return self.with_relations([relation.reverse for relation in self.relations], None, None if same else ends)
 
     def node_subgraph(self, induced_nodes: Sequence[Tensor]) -> Induced[TorchGraphIndex]:
-        """Return the edges between some nodes, by node type."""
         return node_subgraph(self, induced_nodes)
 
     def edge_subgraph(self, induced_edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[TorchGraphIndex]:
-        """Return some edges, by edge type."""
         return edge_subgraph(self, induced_edges, preserve_nodes)
 
     def _one(self, node: int) -> Tensor:

@@ -6,7 +6,7 @@ These are g-SpMM, g-SDDMM, edge softmax, and the operators of readouts and of la
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TypeVar
 
 import torch
 from dgl import DGLError
@@ -15,6 +15,8 @@ from torch import Tensor
 from manyhop_dgl_cuda.adjacency import Adjacency, HeteroAdjacency, positions
 from manyhop_dgl_cuda.kernels import edge_dot, segment_max, segment_sum, shaped
 from manyhop_train.aggregation import Order
+
+TensorT = TypeVar("TensorT", Tensor, Tensor | None)
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add,
@@ -50,13 +52,9 @@ def binary(op: str, left: Tensor, right: Tensor | None) -> Tensor:
     return _BINARY[op](left, right)
 
 
-@overload
-def without_last(value: Tensor, scalar: bool) -> Tensor: ...
-@overload
-def without_last(value: None, scalar: bool) -> None: ...
-def without_last(value: Tensor | None, scalar: bool) -> Tensor | None:
+def without_last(value: TensorT, scalar: bool) -> TensorT:
     """Remove the last dimension, of size 1, if all operands were scalars per row."""
-    return value.squeeze(-1) if scalar and value is not None else value
+    return value if value is None or not scalar else value.squeeze(-1)
 
 
 def _padded(t: Tensor, dims: int) -> Tensor:

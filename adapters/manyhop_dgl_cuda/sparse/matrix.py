@@ -68,7 +68,6 @@ class Matrix:
         return made
 
     def transpose(self) -> Matrix:
-        """Return the matrix with rows and columns exchanged."""
         made = Matrix(self.edges.reverse, self._value, self._shape[::-1], diagonal=self._diagonal)
         made._duplicate = self._duplicate
         return made
@@ -80,15 +79,12 @@ class Matrix:
         return self._value
 
     def shape(self) -> list[int]:
-        """Numbers of rows and columns."""
         return self._shape
 
     def nnz(self) -> int:
-        """Number of values."""
         return self._value.shape[0]
 
     def device(self) -> torch.device:
-        """Return the device of the tensors."""
         return self._value.device
 
     def is_diag(self) -> bool:
@@ -102,11 +98,9 @@ class Matrix:
         return self._duplicate
 
     def coo(self) -> tuple[Tensor, Tensor]:
-        """Return ``[nnz]`` rows and columns."""
         return self.edges.dst, self.edges.src
 
     def indices(self) -> Tensor:
-        """Return ``[2, nnz]`` rows and columns."""
         if self._indices is None:
             self._indices = torch.stack(self.coo())
         return self._indices

@@ -91,8 +91,7 @@ def spspmm(left: Matrix, right: Matrix) -> Matrix:
 
 def spsp_add(left: Matrix, right: Matrix) -> Matrix:
     """Add two sparse matrices."""
-    _elementwise(left, right)
-    if left.is_diag() and right.is_diag():
+    if _are_diagonal(left, right):
         return left.like(left.val() + right.val())
     indices = torch.cat([left.indices(), right.indices()], 1)
     return Matrix.from_coo(indices, torch.cat([left.val(), right.val()]), left.shape()).coalesce()
@@ -100,8 +99,7 @@ def spsp_add(left: Matrix, right: Matrix) -> Matrix:
 
 def spsp_mul(left: Matrix, right: Matrix) -> Matrix:
     """Multiply two sparse matrices elementwise; their positions do not repeat."""
-    _elementwise(left, right)
-    if left.is_diag() and right.is_diag():
+    if _are_diagonal(left, right):
         return left.like(left.val() * right.val())
     _expect_unique("Multiplication", left, right)
     places, order = right.places().sort()
@@ -114,8 +112,7 @@ def spsp_mul(left: Matrix, right: Matrix) -> Matrix:
 
 def spsp_div(left: Matrix, right: Matrix) -> Matrix:
     """Divide two sparse matrices with values at the same positions, which do not repeat."""
-    _elementwise(left, right)
-    if left.is_diag() and right.is_diag():
+    if _are_diagonal(left, right):
         return left.like(left.val() / right.val())
     _expect_unique("Division", left, right)
     places, order = right.places().sort()
@@ -166,10 +163,12 @@ def _reduction(rtype: str) -> Callable[..., Tensor]:
 sum, smin, smax, smean, sprod = map(_reduction, ("sum", "smin", "smax", "smean", "sprod"))
 
 
-def _elementwise(left: Matrix, right: Matrix) -> None:
+def _are_diagonal(left: Matrix, right: Matrix) -> bool:
+    """Return whether both operands are diagonal; raise InputError unless they fit element by element."""
     fit = left.shape() == right.shape() and left.val().shape[1:] == right.val().shape[1:]
     _expect(fit, "Element-wise operators", left, right)
     _same(left.val(), right.val())
+    return left.is_diag() and right.is_diag()
 
 
 def _expect(fit: bool, what: str, *operands: Matrix | Tensor) -> None:
