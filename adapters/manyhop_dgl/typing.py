@@ -22,8 +22,6 @@ LayerFanouts: TypeAlias = int | tuple[tuple[EdgeName, int], ...]
 """The fanouts of a layer, hashable."""
 Nodes: TypeAlias = Tensor | Mapping[NodeType, Tensor]
 """Ids of nodes, of the one node type or by node type."""
-TypeNames: TypeAlias = tuple[tuple[NodeType, ...], tuple[EdgeType, ...]]
-"""Node types and canonical edge types of a graph."""
 
 
 class GraphLike(Protocol):

@@ -208,11 +208,7 @@ class CannotExclude(dgl.dataloading.Sampler):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"prefetch_node_feats": ["feat"]},
-            r"prefetch_node_feats as a dict, node type -> list of names, since the graph has several node types: "
-            r"\['dev', 'game', 'user'\], got \['feat'\].*prefetch_node_feats=\{'dev': \['feat'\]\}",
-        ),
+        ({"prefetch_node_feats": ["feat"]}, r"prefetch_node_feats as a dict.*got a list.*as in \{'dev': ...\}"),
         ({"prefetch_labels": ["label"]}, "prefetch_labels as a dict, node type -> list of names"),
         ({"prefetch_edge_feats": ["weight"]}, "prefetch_edge_feats as a dict, edge type -> list of names"),
         ({"prefetch_labels": {"nobody": ["label"]}}, "Unknown node type 'nobody' in prefetch_labels"),

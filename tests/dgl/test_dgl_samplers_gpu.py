@@ -10,7 +10,7 @@ import manyhop_dgl
 from manyhop.graph import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler, NodeRequest
 from manyhop_dgl.samplers.labor import LaborArguments
-from manyhop_dgl.samplers.plan import CPU, Arguments, cut
+from manyhop_dgl.samplers.plan import CPU, Arguments, cut_all
 
 KEY = BatchKey(3, 1, 4)
 ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off"))
@@ -31,7 +31,7 @@ def test_samples_of_a_gpu_are_cut_alike(device, typed):
     plan = arguments.plan(topology, CPU)
     there = PlacedGraph.of(topology.graph, torch.device(device), "device").graph
     sample = GPUSampler(there, arguments.spec(topology), device=device).sample(request)
-    assert same_tensors(cut(sample), plan.sample(request))
+    assert same_tensors(cut_all([sample])[0], plan.sample(request))
 
 
 class StandIn:

@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
-from manyhop_dgl.graph.frames import Frame, RankStores, TypedData
+from manyhop_dgl.graph.frames import Frame, RankStores, TypedData, copied
 from manyhop_dgl.graph.topology import Tables, type_of
 from manyhop_embedding import Embedding
 
@@ -273,8 +273,7 @@ class GraphData:
     def local_scope(self) -> Iterator[None]:
         """Restore data that are set, replaced or removed in the body."""
         before = self.node_frames, self.edge_frames
-        self.node_frames = {t: frame.copy() for t, frame in before[0].items()}
-        self.edge_frames = {t: frame.copy() for t, frame in before[1].items()}
+        self.node_frames, self.edge_frames = copied(before[0]), copied(before[1])
         try:
             yield
         finally:

@@ -40,12 +40,10 @@ def to_dgl(graph: GraphData) -> DGLGraph:
         perm = torch.empty(0, dtype=idtype) if csc.perm is None else csc.perm.to(idtype)
         edges[edge_type] = "csc", (csc.colptr.to(idtype), csc.row.to(idtype), perm)
     g = dgl.heterograph(edges, num_nodes_dict=dict(tables.num_nodes), idtype=idtype)
-    for node_type, nodes in graph.node_frames.items():
-        for name, value in nodes.items():
-            g.nodes[node_type].data[name] = whole(name, value)
-    for edge_type, columns in graph.edge_frames.items():
-        for name, value in columns.items():
-            g.edges[edge_type].data[name] = whole(name, value)
+    for node_type, frame in graph.node_frames.items():
+        g.nodes[node_type].data.update(_tensors(frame))
+    for edge_type, frame in graph.edge_frames.items():
+        g.edges[edge_type].data.update(_tensors(frame))
     return g
 
 

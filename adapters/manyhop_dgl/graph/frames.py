@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.arrays import describe
 from manyhop_dgl.typing import GraphLike
 from manyhop_embedding import Embedding
+
+KindT = TypeVar("KindT", NodeType, EdgeType)
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,7 @@ class Frame(MutableMapping[str, Any]):
         self.put(name, value, None)
 
     def __delitem__(self, name: str) -> None:
-        if name not in self.data:
-            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self.data)}")
+        _ = self[name]  # raises the error
         self.data = {other: value for other, value in self.data.items() if other != name}
 
     def __iter__(self) -> Iterator[str]:
@@ -146,6 +148,11 @@ class Frame(MutableMapping[str, Any]):
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_stores": None}  # another process is no rank of those who share it
+
+    def __copy__(self) -> Frame:
+        other = Frame(self.num_rows, self._what, self._stores)
+        other.data = self.data
+        return other
 
     def put(self, name: str, value: object, begin: int | None) -> None:
         """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
@@ -178,21 +185,8 @@ class Frame(MutableMapping[str, Any]):
         """Return rows that are already at their placement."""
         self.data = {**self.data, name: value}
 
-    def copy(self) -> Frame:
-        """Copy the frame, not its tensors."""
-        other = Frame(self.num_rows, self._what, self._stores)
-        other.data = self.data
-        return other
-
     def _check(self, name: str, value: object) -> None:
-        if isinstance(value, Embedding):
-            if value.num_rows != self.num_rows:
-                raise FeatureError(
-                    f"Expected '{name}' of {self._what} to have {self.num_rows} rows, one each, got an embedding of "
-                    f"{value.num_rows}."
-                )
-            return
-        if not isinstance(value, Tensor | ShardedRows | DistributedRows):
+        if not isinstance(value, Tensor | ShardedRows | DistributedRows | Embedding):
             raise FeatureError(
                 f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}. Convert it."
             )
@@ -203,11 +197,15 @@ class Frame(MutableMapping[str, Any]):
                 f"Expected '{name}' of {self._what} on the CPU, like the graph, got it on {value.device}. Leave it "
                 "in host memory: the DataLoader brings rows to the GPU (device=...)."
             )
-        shape = list(value.shape)
+        shape = [value.num_rows] if isinstance(value, Embedding) else list(value.shape)
         if not shape or shape[0] != self.num_rows:
-            raise FeatureError(
-                f"Expected '{name}' of {self._what} to have {self.num_rows} rows, one each, got shape {shape}."
-            )
+            what = f"an embedding of {shape[0]}" if isinstance(value, Embedding) else f"shape {shape}"
+            raise FeatureError(f"Expected '{name}' of {self._what} to have {self.num_rows} rows, one each, got {what}.")
+
+
+def copied(frames: Mapping[KindT, Frame]) -> dict[KindT, Frame]:
+    """Copy frames, not their tensors."""
+    return {kind: copy.copy(frame) for kind, frame in frames.items()}
 
 
 class TypedData(MutableMapping[str, Any]):

@@ -19,7 +19,7 @@ from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
 from manyhop_dgl.graph.folder import open_folder, save_folder, to_dgl
-from manyhop_dgl.graph.frames import RankStores
+from manyhop_dgl.graph.frames import RankStores, copied
 from manyhop_dgl.graph.topology import Tables, compress, edges_of
 from manyhop_embedding import Embedding
 
@@ -172,11 +172,9 @@ class Graph(GraphData):
         edges_of(g)
         out = cls.of_tables(Tables(compress(g, "in"), g.idtype))
         for node_type, frame in out.node_frames.items():
-            for name, value in g.nodes[node_type].data.items():
-                frame[name] = value
+            frame.update(g.nodes[node_type].data)
         for edge_type, frame in out.edge_frames.items():
-            for name, value in g.edges[edge_type].data.items():
-                frame[name] = value
+            frame.update(g.edges[edge_type].data)
         return out
 
     @classmethod
@@ -330,8 +328,7 @@ class Graph(GraphData):
         out = Graph.__new__(Graph)
         out.__dict__.update(self.__dict__)
         out.tables = Tables(self.tables.graph, idtype)
-        out.node_frames = {t: frame.copy() for t, frame in self.node_frames.items()}
-        out.edge_frames = {t: frame.copy() for t, frame in self.edge_frames.items()}
+        out.node_frames, out.edge_frames = copied(self.node_frames), copied(self.edge_frames)
         return out
 
     if not TYPE_CHECKING:  # mypy would assume that every attribute exists

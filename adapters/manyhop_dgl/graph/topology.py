@@ -118,8 +118,6 @@ class Topology:
     weighted: bool
     """Whether neighbours are picked by weight."""
 
-    edge_dir: EdgeDir
-
     edge_types: dict[EdgeType, EdgeType]
     """DGL's canonical edge type -> the graph's edge type: the same, or reversed with ``edge_dir="out"``."""
 
@@ -305,7 +303,7 @@ def _topology(
 ) -> Topology:
     names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in g.canonical_etypes}
     if not weights and not masks:
-        return Topology(compress(g, edge_dir), False, edge_dir, names, g.idtype)
+        return Topology(compress(g, edge_dir), False, names, g.idtype)
     plain = entries.get((edge_dir, None, None))
     if plain is None:
         plain = entries[edge_dir, None, None] = _Entry((), (), _topology(g, edge_dir, {}, {}, entries, ""))
@@ -317,7 +315,7 @@ def _topology(
         [*whole.tables(), *masks.values(), *weights.values()],
         lambda: with_weights(with_mask(whole, masks), weights),
     )
-    return Topology(graph, bool(weights), edge_dir, names, g.idtype)
+    return Topology(graph, bool(weights), names, g.idtype)
 
 
 def _edge_data(

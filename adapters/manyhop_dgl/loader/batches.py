@@ -19,7 +19,7 @@ from manyhop_dgl.loader.storages import Prefetcher, moved
 from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, rows_of
 from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.features import Data, Filled, Gather, add_rows
-from manyhop_dgl.samplers.plan import cut
+from manyhop_dgl.samplers.plan import cut_all
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_embedding import Embedding
 
@@ -67,9 +67,10 @@ class FrameColumns:
         """The number of rows of each data that the GPU caches; ``None``: by its memory."""
         if self._gpu_cache is None:
             return None
-        counts = {f"'{name}' of {what} type": n for what, by in self._gpu_cache.items() for name, n in by.items()}
-        titles = _by_title(self._prefetched.find())
-        kept = {title: counts.get(title.partition(" type ")[0] + " type", 0) for title in titles}
+        kept = {}
+        for entry in self._prefetched.find().entries:
+            by_name = self._gpu_cache.get("node" if entry.part in ("nodes", "outputs") else "edge", {})
+            kept[entry.title] = by_name.get(entry.name, 0)
         return {title: rows for title, rows in kept.items() if rows > 0}
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFrames:
@@ -201,7 +202,7 @@ class Batches:
     def empty(self, device: torch.device) -> BlockTensors:
         """Return a sample without nodes and edges."""
         topology = sampler_of_nodes(self._loader.graph_sampler).arguments().topology(self._loader.graph)
-        return cut(empty_sample(topology.graph, device), dtype=topology.index_dtype)
+        return cut_all([empty_sample(topology.graph, device)], dtype=topology.index_dtype)[0]
 
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""

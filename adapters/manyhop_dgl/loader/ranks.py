@@ -87,15 +87,13 @@ def _columns(graph: GraphLike) -> list[object]:
 
 def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
     """Raise InputError if ranks exchange rows, but do not run in step."""
-    if not use_ddp and any(isinstance(value, DistributedRows) and not value.is_whole for value in _columns(graph)):
+    spread = "distributed over the GPUs of all ranks", "Graph(placement='sharded', device='cuda')"
+    if not any(isinstance(value, DistributedRows) and not value.is_whole for value in _columns(graph)):
+        spread = "spread over multiple nodes", "Graph(placement='shared')"
+        if not over_nodes(graph):
+            return
+    if not use_ddp:
         raise InputError(
-            "Expected use_ddp=True, as data of the graph are distributed over the GPUs of all ranks, which exchange "
-            "rows for every batch. Pass use_ddp=True on all ranks, or keep the rows where each rank reads alone: "
-            "Graph(placement='sharded', device='cuda')."
-        )
-    if not use_ddp and over_nodes(graph):
-        raise InputError(
-            "Expected use_ddp=True, as data of the graph are spread over multiple nodes, and all ranks exchange rows "
-            "in every batch. Pass use_ddp=True on all ranks, or keep all rows on every node: "
-            "Graph(placement='shared')."
+            f"Expected use_ddp=True, as data of the graph are {spread[0]}, and all ranks exchange rows in every batch. "
+            f"Pass use_ddp=True on all ranks, or keep the rows where each rank reads alone: {spread[1]}."
         )

@@ -91,7 +91,8 @@ def by_type(given: object, types: Iterable[Any], kind: str, what: str, values: s
         if len(known) == 1:
             return {known[0]: given}
         raise InputError(
-            f"Expected {what} as a dict, {kind} type -> {values}, since the graph has several {kind} types: {known}."
+            f"Expected {what} as a dict, {kind} type -> {values}, since the graph has several {kind} types: {known}, "
+            f"got a {type(given).__name__}. Name the type, as in {{{known[0]!r}: ...}}."
         )
     found: dict[Any, Any] = {}
     for name, value in given.items():
@@ -141,27 +142,6 @@ def check_name(name: object, what: str) -> None:
         raise InputError(
             f"Expected {what} as the name of edge data, got a {type(name).__name__}. Store the values in g.edata, and "
             "pass their name."
-        )
-
-
-def check_types(names: Names, types: Iterable[Any], kind: str, what: str) -> None:
-    """Raise InputError unless names of data are by type if there are multiple types, and of types that there are.
-
-    Args:
-        names: what ``check_names`` has passed.
-        types: node types, or canonical edge types, of the graph.
-        kind: ``"node"`` or ``"edge"``.
-        what: the argument, for errors.
-    """
-    known = list(types)
-    if isinstance(names, Mapping):
-        for name in names:
-            type_of(name, known, kind, what)
-    elif names and len(known) > 1:
-        example = known[0][1] if kind == "edge" and len({t[1] for t in known}) == len(known) else known[0]
-        raise InputError(
-            f"Expected {what} as a dict, {kind} type -> list of names, since the graph has several {kind} types: "
-            f"{known}, got {names!r}. Name the types that have such data: {what}={ {example: list(names)} }."
         )
 
 

@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
-from manyhop_dgl.samplers.arguments import by_type, check_names, check_sampler, check_types
+from manyhop_dgl.samplers.arguments import by_type, check_names, check_sampler
 from manyhop_dgl.samplers.blocks import TypeFrames, frames_of_ids, lazy_frames, make_column, make_frame, move
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.negatives import (
@@ -198,7 +198,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type if there are multiple."""
-        check_types(self.prefetch_labels, edge_types, "edge", "prefetch_labels")
+        by_type(self.prefetch_labels or {}, edge_types, "edge", "prefetch_labels", "list of names")
         if isinstance(self.sampler, EngineSampler):
             self.sampler.check_prefetching(node_types, edge_types)
 
@@ -208,7 +208,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         Raises:
             InputError: data of types that the graph does not have, or without a type if it has multiple.
         """
-        check_types(self.prefetch_labels, result[1].canonical_etypes, "edge", "prefetch_labels")
+        by_type(self.prefetch_labels or {}, result[1].canonical_etypes, "edge", "prefetch_labels", "list of names")
         return super().assign_lazy_features(result)
 
     def sample_tensors(
@@ -221,17 +221,9 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         node_features: Names = None,
         edge_features: Names = None,
     ) -> EdgeTensors:
-        """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`.
+        """Sample around seed edges, as :meth:`sample`, into tensors: see :func:`manyhop_dgl.sample_tensors`.
 
         Negatives are drawn and nodes are numbered on the CPU; the blocks are sampled on the device.
-
-        Args:
-            g: the graph, on the CPU.
-            seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids, on the CPU.
-            key: ``(seed, epoch, batch)``: determines the sample; ``None``: the next one.
-            device: where to sample and to gather; ``None``: on the CPU.
-            node_features: names of node data to gather for the input nodes.
-            edge_features: names of edge data to gather for the edges of all blocks.
 
         Raises:
             InputError: as ``sample``; the sampler of nodes is not one of this package.

@@ -121,7 +121,7 @@ class KeyedNegatives:
     """A negative sampler of DGL's interface. Inside a sampler for seed edges, it draws with the key of the batch;
     called alone, with its own keys."""
 
-    def __init__(self, k: int, *, seed: int | None) -> None:
+    def __init__(self, k: int, *, seed: int | None = None) -> None:
         self.k = integer("the number of negatives per edge", k, 0)
         self._keys = Keys(seed)
 
@@ -192,9 +192,6 @@ class PerSourceUniform(KeyedNegatives):
     Raises:
         InputError: ``k`` is not an integer, or negative.
     """
-
-    def __init__(self, k: int, *, seed: int | None = None) -> None:
-        super().__init__(k, seed=seed)
 
     def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
         """Return DGL's negative sampler of the same arguments."""

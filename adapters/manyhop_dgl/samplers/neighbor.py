@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,11 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.topology import EdgeDir, check_choice_of_edges
+from manyhop_dgl.nested import apply_nested
 from manyhop_dgl.samplers.arguments import (
+    by_type,
     check_name,
     check_names,
-    check_types,
     freeze_fanouts,
 )
 from manyhop_dgl.samplers.blocks import move, to_blocks
@@ -91,14 +93,14 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
             blocks = move(blocks, there)  # first, as its error names a missing GPU
-            return _moved(input_nodes, there), _moved(output_nodes, there), blocks
+            return *apply_nested((input_nodes, output_nodes), partial(Tensor.to, device=there)), blocks
         return input_nodes, output_nodes, blocks
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type if there are multiple."""
-        check_types(self.prefetch_node_feats, node_types, "node", "prefetch_node_feats")
-        check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
-        check_types(self.prefetch_edge_feats, edge_types, "edge", "prefetch_edge_feats")
+        for name in ("prefetch_node_feats", "prefetch_labels"):
+            by_type(getattr(self, name) or {}, node_types, "node", name, "list of names")
+        by_type(self.prefetch_edge_feats or {}, edge_types, "edge", "prefetch_edge_feats", "list of names")
 
     def assign_lazy_features(self, result: Any) -> object:
         """Name in the blocks the data that the loader shall gather.
@@ -227,9 +229,3 @@ class MultiLayerFullNeighborSampler(NeighborSampler):
 
     def __init__(self, num_layers: int, **kwargs: Any) -> None:
         super().__init__([-1] * integer("num_layers", num_layers), **kwargs)
-
-
-def _moved(nodes: Nodes, device: torch.device) -> Nodes:
-    if isinstance(nodes, Tensor):
-        return nodes.to(device)
-    return {t: ids.to(device) for t, ids in nodes.items()}

@@ -39,20 +39,6 @@ Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
 """Pads samples to fixed sizes."""
 
 
-def cut(
-    sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty, pad: Pad | None = None
-) -> BlockTensors:
-    """Cut a sample whose hops expand all nodes into blocks, which are views.
-
-    Args:
-        sample: of a spec with ``expand="all"``.
-        dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
-        empty: makes the tensors of the columns, on a CPU.
-        pad: pads samples to fixed sizes first; ``None``: they are unchanged.
-    """
-    return cut_all([sample], dtype=dtype, empty=empty, pad=pad)[0]
-
-
 def cut_all(
     samples: Sequence[SampledSubgraph],
     *,
@@ -60,7 +46,14 @@ def cut_all(
     empty: Empty = empty,
     pad: Pad | None = None,
 ) -> list[BlockTensors]:
-    """Cut multiple samples on one device, with as many operations as for one."""
+    """Cut samples on one device, whose hops expand all nodes, into blocks, which are views.
+
+    Args:
+        samples: of a spec with ``expand="all"``.
+        dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
+        empty: makes the tensors of the columns, on a CPU.
+        pad: pads samples to fixed sizes first; ``None``: they are unchanged.
+    """
     if pad is not None:
         padded = pad(samples)
         blocks = cut_all([one.sample for one in padded], dtype=dtype, empty=empty)
@@ -269,7 +262,8 @@ class Plan:
         """
         ids = (*request.seeds.values(), *(request.exclude or {}).values())
         same_device(ids, self.device, "seeds and edges to exclude")
-        return cut(self.engine.sample(request), dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
+        sample = self.engine.sample(request)
+        return cut_all([sample], dtype=self.index_dtype, empty=self._pool.empty, pad=pad)[0]
 
     def begin(self, requests: Sequence[NodeRequest] | SeedGroup) -> Callable[[Pad | None], list[BlockTensors]]:
         """Enqueue on a GPU the sampling of batches, on the current stream.

@@ -17,6 +17,7 @@ from manyhop.loading.pipeline import Counts, Padded
 from manyhop_dgl.typing import Pairs
 
 T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 
 _cutting = threading.Lock()
 
@@ -257,8 +258,8 @@ def _each_row(
     return {name: change(some) if isinstance(some, Tensor) else _each(some, change) for name, some in rows.items()}
 
 
-def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T, Tensor]:
-    """Return the tensor of the only type, or all by type. ``among``: number of types of the graph, if larger."""
+def only(by_type: dict[T, ValueT], among: int | None = None) -> ValueT | dict[T, ValueT]:
+    """Return the value of the only type, or all by type. ``among``: number of types of the graph, if larger."""
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
 
 
@@ -297,27 +298,27 @@ class EdgeTensors:
     @property
     def positives(self) -> Pairs | dict[EdgeType, Pairs]:
         """``ends``, of the one edge type or by edge type."""
-        return _only(self.ends)
+        return only(self.ends)
 
     @property
     def negatives(self) -> Pairs | dict[EdgeType, Pairs] | None:
         """``negative_ends``, of the one edge type or by edge type."""
-        return None if self.negative_ends is None else _only(self.negative_ends)
+        return None if self.negative_ends is None else only(self.negative_ends)
 
     @property
     def edge_ids(self) -> Tensor | dict[EdgeType, Tensor]:
         """``ids``, of the one edge type or by edge type."""
-        return _only(self.ids)
+        return only(self.ids)
 
     @property
     def positive_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
         """``masks``, of the one edge type or by edge type."""
-        return None if self.masks is None else _only(self.masks)
+        return None if self.masks is None else only(self.masks)
 
     @property
     def negative_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
         """``negative_masks``, of the one edge type or by edge type."""
-        return None if self.negative_masks is None else _only(self.negative_masks)
+        return None if self.negative_masks is None else only(self.negative_masks)
 
     def contents(self) -> dict[str, int]:
         """Return the numbers of seed edges, nodes and edges, as :meth:`BlockTensors.contents` does."""
@@ -345,7 +346,3 @@ class EdgeTensors:
             masks=None if self.masks is None else _each(self.masks, change),
             negative_masks=None if self.negative_masks is None else _each(self.negative_masks, change),
         )
-
-
-def _only(by_type: dict[EdgeType, T]) -> T | dict[EdgeType, T]:
-    return next(iter(by_type.values())) if len(by_type) == 1 else by_type
