@@ -88,3 +88,10 @@ def test_a_claim_of_order_is_checked_beyond_the_first_block(monkeypatch):
         build(40, 40, row=col, col=col, is_sorted=True)
     col[30] = 30
     assert build(40, 40, row=col, col=col, is_sorted=True).perm is None
+
+
+def test_tables_are_on_the_cpu_whatever_the_default_device_is():
+    row, col = torch.arange(200) % 7, torch.arange(200) // 10
+    with torch.device("meta"):
+        csc = build(7, 20, row=row, col=col)
+    assert csc.colptr.tolist() == list(range(0, 201, 10))

@@ -135,7 +135,8 @@ def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> 
 def pointers(col: Tensor, num_dst: int) -> Tensor:
     """Return ``[num_dst + 1] int64`` column pointers of destinations ``[num_edges]`` that ascend."""
     col = _plain(col) if num_dst < 2**31 - 1 else col.long()
-    return torch.searchsorted(col, torch.arange(num_dst + 1, dtype=col.dtype), out=roomy(num_dst + 1, np.int64))
+    nodes = torch.arange(num_dst + 1, dtype=col.dtype, device="cpu")
+    return torch.searchsorted(col, nodes, out=roomy(num_dst + 1, np.int64))
 
 
 def in_threads(work: Callable[[int], int], todo: Sequence[int], threads: int, bar: Progress | None = None) -> None:
