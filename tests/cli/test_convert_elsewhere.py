@@ -35,30 +35,43 @@ def test_data_sets_by_name(convert):
         convert(*argv, "bad", fails=message)
 
 
-@pytest.fixture
-def bucket():
-    memory = fsspec.filesystem("memory")
-    yield memory
-    memory.rm("/bucket", recursive=True)
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request, monkeypatch):
+    """A file system with an empty bucket: in memory, or of a local object server."""
+    running = None
+    if request.param == "s3":
+        pytest.importorskip("s3fs", reason="s3fs is not installed (pip install s3fs 'moto[server]')")
+        server = pytest.importorskip("moto.server", reason="moto is not installed (pip install s3fs 'moto[server]')")
+        running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        running.start()
+        url = "http://{}:{}".format(*running.get_host_and_port())
+        options = {"key": "key", "secret": "secret", "endpoint_url": url, "skip_instance_cache": True}
+        monkeypatch.setitem(fsspec.config.conf, "s3", options)
+    files = fsspec.filesystem(request.param)
+    files.mkdir("bucket")
+    yield files
+    files.rm("bucket", recursive=True)
+    if running is not None:
+        running.stop()
 
 
 def test_files_at_addresses(bucket, tmp_path, convert):
-    bucket.pipe("/bucket/a/e.csv", b"p,q\n1,0\n")
-    bucket.pipe("/bucket/b/e.csv", b"p,q\n2,1\n")
+    bucket.pipe("bucket/a/e.csv", b"p,q\n1,0\n")
+    bucket.pipe("bucket/b/e.csv", b"p,q\n2,1\n")
     x = np.arange(6, dtype=np.float32)
-    bucket.pipe("/bucket/x.bin", x.tobytes())
-    bucket.pipe("/bucket/y.bin", x.tobytes())
-    bucket.pipe("/bucket/y.bin.json", b'{"shape": [3, 2], "dtype": "float32"}')
-    bucket.pipe("/bucket/n.csv", b"id,z\n0,5\n2,7\n1,6\n")
+    bucket.pipe("bucket/x.bin", x.tobytes())
+    bucket.pipe("bucket/y.bin", x.tobytes())
+    bucket.pipe("bucket/y.bin.json", b'{"shape": [3, 2], "dtype": "float32"}')
+    bucket.pipe("bucket/n.csv", b"id,z\n0,5\n2,7\n1,6\n")
     files.write("p.npy", torch.tensor([1, 0, 0]))
-    bucket.put("p.npy", "/bucket/p.npy")
+    bucket.put("p.npy", "bucket/p.npy")
     files.write("two.safetensors", torch.tensor([1.0, 2, 3]))
-    bucket.put("two.safetensors", "/bucket/two.safetensors")
-    at = "memory://bucket"
+    bucket.put("two.safetensors", "bucket/two.safetensors")
+    at = bucket.unstrip_protocol("bucket")
     options = ["--raw", f"{at}/x.bin=float32,2", "--node-tensor", f"x={at}/x.bin", "--node-tensor", f"y={at}/y.bin"]
     options += ["--node-tensor", f"w={at}/two.safetensors:data", "--nodes", f"{at}/n.csv", "--partition", f"{at}/p.npy"]
     printed = convert(f"{at}/a/e.csv", f"{at}/b/e.csv", "g", *options)
-    assert "memory://bucket/x.bin: is copied" in printed.err
+    assert f"{at}/x.bin: is copied" in printed.err
     data = manyhop_pyg.open("g")
     assert np.load(Path("g") / "_N.ids.npy").tolist() == [1, 2, 0]
     assert data.edge_index.tolist() == [[1, 0], [0, 2]]
@@ -69,49 +82,17 @@ def test_files_at_addresses(bucket, tmp_path, convert):
 
 def test_folders_at_addresses(bucket, convert):
     for name, text in [("edge", "0,1\n1,2\n"), ("num-node-list", "3\n"), ("node-label", "4\n5\n6\n")]:
-        bucket.pipe(f"/bucket/set/raw/{name}.csv.gz", gzip.compress(text.encode()))
+        bucket.pipe(f"bucket/set/raw/{name}.csv.gz", gzip.compress(text.encode()))
     for k, name in enumerate(("train", "valid", "test")):
-        bucket.pipe(f"/bucket/set/split/time/{name}.csv.gz", gzip.compress(f"{k}\n".encode()))
-    convert("memory://bucket/set", "g")
+        bucket.pipe(f"bucket/set/split/time/{name}.csv.gz", gzip.compress(f"{k}\n".encode()))
+    convert(bucket.unstrip_protocol("bucket/set"), "g")
     data = manyhop_pyg.open("g")
     assert (data.y.tolist(), data.val_mask.tolist()) == ([4, 5, 6], [False, True, False])
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    """A local object server with a bucket."""
-    pytest.importorskip("s3fs", reason="s3fs is not installed (pip install s3fs 'moto[server]')")
-    server = pytest.importorskip("moto.server", reason="moto is not installed (pip install s3fs 'moto[server]')")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    for name, value in {"KEY": "key", "SECRET": "secret", "ENDPOINT_URL": f"http://{host}:{port}"}.items():
-        monkeypatch.setitem(fsspec.config.conf, "s3", fsspec.config.conf.get("s3", {}) | {name.lower(): value})
-    files = fsspec.filesystem("s3")
-    files.mkdir("bucket")
-    yield files
-    running.stop()
-    files.clear_instance_cache()
-
-
-def test_an_object_server(s3, convert):
-    x = np.arange(6, dtype=np.float32)
-    s3.pipe("bucket/a/e.csv", b"p,q\n1,0\n2,1\n")
-    s3.pipe("bucket/x.bin", x.tobytes())
-    s3.pipe("bucket/set/raw/edge.csv.gz", gzip.compress(b"0,1\n1,2\n"))
-    s3.pipe("bucket/set/raw/num-node-list.csv.gz", gzip.compress(b"3\n"))
-    tensors = ("--raw", "s3://bucket/x.bin=float32,2", "--node-tensor", "x=s3://bucket/x.bin")
-    convert("s3://bucket/a/e.csv", "g", *tensors)
-    data = manyhop_pyg.open("g")
-    assert sorted(data.edge_index.T.tolist()) == [[1, 0], [2, 1]]
-    assert data.x.tolist() == x.reshape(3, 2).tolist()
-    convert("s3://bucket/set", "set")
-    assert sorted(manyhop_pyg.open("set").edge_index.T.tolist()) == [[0, 1], [1, 2]]
-    convert("s3://bucket/none.csv", "bad", fails="s3://bucket/none.csv: cannot be read: FileNotFoundError")
-
-
+@pytest.mark.parametrize("bucket", ["memory"], indirect=True)
 def test_addresses_that_are_refused(tmp_path, bucket, convert):
-    bucket.pipe("/bucket/set/raw/../x.csv", b"")
+    bucket.pipe("bucket/set/raw/../x.csv", b"")
     for argv, message in [
         (("memory://bucket/none.csv", "g"), "memory://bucket/none.csv: cannot be read: FileNotFoundError"),
         (("nothing://bucket/e.csv", "g"), "Protocol not known: nothing"),

@@ -48,16 +48,14 @@ def named(cell):
     return set(re.findall(r"`(\w+)`", cell))
 
 
-@pytest.mark.parametrize("name", ["NeighborSampler", "BidirectionalNeighborSampler", "HGTSampler"])
-def test_samplers_of_pyg(name):
-    extra = added(CLASSES[name], getattr(torch_geometric.sampler, name))
-    assert extra == {argument for argument, takers in last_table().items() if name in takers}
-
-
-@pytest.mark.parametrize("name", ["FeatureStore", "GraphStore"])
-def test_stores(name):
-    extra = added(CLASSES[name], getattr(torch_geometric.data, name))
-    assert extra == {argument for argument, takers in last_table().items() if name in takers}
+@pytest.mark.parametrize(
+    "theirs",
+    [torch_geometric.sampler.NeighborSampler, torch_geometric.sampler.BidirectionalNeighborSampler,
+     torch_geometric.sampler.HGTSampler, torch_geometric.data.FeatureStore, torch_geometric.data.GraphStore],
+)  # fmt: skip
+def test_samplers_and_stores_of_pyg(theirs):
+    name = theirs.__name__
+    assert added(CLASSES[name], theirs) == {argument for argument, takers in last_table().items() if name in takers}
 
 
 @pytest.mark.parametrize("name", LOADERS)
