@@ -21,8 +21,6 @@ from manyhop.loading.options import (
     check_placement,
     check_rank_options,
 )
-from manyhop.loading.ranks import Ranks
-from manyhop.loading.resume import Resumable
 from manyhop.loading.swap import Swap, run_as_main
 from manyhop.loading.which_gpu import own_gpu
 
@@ -34,8 +32,6 @@ __all__ = [
     "EpochLoader",
     "Item",
     "Progress",
-    "Ranks",
-    "Resumable",
     "Swap",
     "batch_key",
     "check_engine",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -17,36 +17,97 @@ from manyhop.system.ranges import ranged
 
 
 class SectionEndedError(ManyhopError):
-    """The section ended before this step."""
+    """The epoch ended before this exchange."""
 
 
-class OrderedSection:
-    """Code that threads enter one at a time, as steps ``0, 1, ..., count - 1``, in this order.
+class EpochExchanges:
+    """The exchanges of one epoch of a loader. All ranks begin the same epochs.
 
-    A thread waits until all earlier steps are done. If the body of a step raises an error, or after ``close``, the
-    section ends: waiting and later threads get an error.
-
-    Args:
-        count: number of steps.
-        left: ``left(number)`` is called once if ``close`` ends the section before its last step; ``number`` is the
-            first step that was not done. It runs in the thread that closes, or in that of the current step.
+    Threads enter them one at a time, as exchanges ``0, 1, ..., count - 1``, in this order: a thread waits until all
+    earlier ones are done. If one raises an error, or after ``close``, the epoch ends: waiting and later threads get an
+    error.
     """
 
-    def __init__(self, count: int, left: Callable[[int], None]) -> None:
-        # Its lock is reentrant: a finaliser may close the section at any point of this code.
+    def __init__(self, exchange: RowExchange, epoch: int, count: int) -> None:
+        exchange.begin()
+        self._exchange, self._epoch, self._count = exchange, epoch, count
+        # Its lock is reentrant: a finaliser may close the epoch at any point of this code.
         self._condition = threading.Condition()
-        self._count, self._left = count, left
         self._next = 0
-        self._busy = self._ended = False
+        self._busy = self._ended = self._closed = False
+        exchange.released_later = True
 
-    @contextmanager
-    def enter(self, number: int) -> Iterator[None]:
-        """Wait until step ``number`` may run, which is the body.
+    @property
+    def failure(self) -> RankError | None:
+        """The error of a failed exchange, if any. Rows of the previous one may also be missing."""
+        return self._exchange.failure
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether rows of a returned batch are missing."""
+        return self._exchange.lacks_rows
+
+    def rows_under_way(self) -> bool:
+        """Return whether rows of a returned batch are still being received."""
+        return self._exchange.rows_under_way()
+
+    @ranged("exchange")
+    def gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather the rows for batch ``number`` of this rank, from 0.
 
         Raises:
-            SectionEndedError: the section has ended.
-            InputError: the step is done.
+            SectionEndedError: the epoch has ended.
+            InputError: the exchange is done.
         """
+        with self._enter(number):
+            rows = None
+            try:
+                rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
+            finally:
+                if rows is None or number == self._count - 1:
+                    self._exchange.rest()
+            _count(self._exchange.traffic)
+            self._exchange.traffic = Traffic()
+        return rows
+
+    def fail(self, number: int, error: Exception) -> None:
+        """Let the other ranks raise an error in their exchange for batch ``number``, unless it is done."""
+        with contextlib.suppress(Exception), self._enter(number):  # if no rank can receive it
+            self._exchange.end((self._epoch, number), text_of(error))
+            self._exchange.rest()
+            raise SectionEndedError
+
+    def close(self) -> None:
+        """Leave the rest of the epoch. A finaliser may call it, in any thread; more calls do nothing.
+
+        From now on, kernels that wait for rows of a failed exchange continue without them. No step of the caller uses
+        these rows.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._condition:
+            leaves = not self._ended and not self._busy  # otherwise the current exchange does it
+            self._ended = True
+            self._busy = self._busy or leaves
+            self._condition.notify_all()
+        if leaves:
+            try:
+                self._leave()
+            finally:
+                self._rest()
+        self._exchange.released_later = False
+        self._exchange.release()
+
+    def finish(self) -> None:
+        """Close, and wait for the current exchange."""
+        self.close()
+        with self._condition:
+            self._condition.wait_for(lambda: not self._busy)
+
+    @contextmanager
+    def _enter(self, number: int) -> Iterator[None]:
+        """Wait until exchange ``number`` may run, which is the body."""
         with self._condition:
             self._condition.wait_for(lambda: self._ended or self._next >= number + self._busy)
             if self._ended:
@@ -69,102 +130,17 @@ class OrderedSection:
         finally:
             self._rest()
 
-    def close(self) -> None:
-        """End the section. More calls do nothing."""
-        with self._condition:
-            if self._ended:
-                return
-            self._ended = True
-            self._condition.notify_all()
-            if self._busy:
-                return
-            self._busy = True
-        try:
-            self._leave()
-        finally:
-            self._rest()
-
-    def wait(self) -> None:
-        """Wait until no step is running."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._busy)
-
     def _leave(self) -> None:
+        """Announce that this rank leaves the epoch before its last exchange."""
         if self._next < self._count:
-            self._left(self._next)
+            with contextlib.suppress(RankError):  # the other ranks have already left
+                self._exchange.end((self._epoch, self._next))
+                self._exchange.rest()
 
     def _rest(self) -> None:
         with self._condition:
             self._busy = False
             self._condition.notify_all()
-
-
-class EpochExchanges:
-    """The exchanges of one epoch of a loader. All ranks begin the same epochs."""
-
-    def __init__(self, exchange: RowExchange, epoch: int, count: int) -> None:
-        exchange.begin()
-        self._exchange, self._epoch = exchange, epoch
-        self._section, self._count = OrderedSection(count, self._leave), count
-        self._closed = False
-        exchange.released_later = True
-
-    @property
-    def failure(self) -> RankError | None:
-        """The error of a failed exchange, if any. Rows of the previous one may also be missing."""
-        return self._exchange.failure
-
-    @property
-    def lacks_rows(self) -> bool:
-        """Whether rows of a returned batch are missing."""
-        return self._exchange.lacks_rows
-
-    def rows_under_way(self) -> bool:
-        """Return whether rows of a returned batch are still being received."""
-        return self._exchange.rows_under_way()
-
-    def close(self) -> None:
-        """Leave the rest of the epoch. A finaliser may call it, in any thread; more calls do nothing.
-
-        From now on, kernels that wait for rows of a failed exchange continue without them. No step of the caller uses
-        these rows.
-        """
-        if not self._closed:
-            self._closed = True
-            self._section.close()
-            self._exchange.released_later = False
-            self._exchange.release()
-
-    def finish(self) -> None:
-        """Close, and wait for the current exchange."""
-        self.close()
-        self._section.wait()
-
-    def _leave(self, number: int) -> None:
-        with contextlib.suppress(RankError):  # the other ranks have already left
-            self._exchange.end((self._epoch, number))
-            self._exchange.rest()
-
-    @ranged("exchange")
-    def gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        """Gather the rows for batch ``number`` of this rank, from 0."""
-        with self._section.enter(number):
-            rows = None
-            try:
-                rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
-            finally:
-                if rows is None or number == self._count - 1:
-                    self._exchange.rest()
-            _count(self._exchange.traffic)
-            self._exchange.traffic = Traffic()
-        return rows
-
-    def fail(self, number: int, error: Exception) -> None:
-        """Let the other ranks raise an error in their exchange for batch ``number``, unless it is done."""
-        with contextlib.suppress(Exception), self._section.enter(number):  # if no rank can receive it
-            self._exchange.end((self._epoch, number), text_of(error))
-            self._exchange.rest()
-            raise SectionEndedError
 
 
 def _count(traffic: Traffic) -> None:

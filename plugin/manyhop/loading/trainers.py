@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn
 
 from torch.utils.data import DistributedSampler
 
@@ -97,11 +97,7 @@ class SeedPositions(Sequence[int]):
     def __len__(self) -> int:
         return len(self._range)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> range: ...
-    def __getitem__(self, index: int | slice) -> int | range:
+    def __getitem__(self, index: Any) -> Any:
         return self._range[index]
 
     def __getitems__(self, indices: list[int]) -> NoReturn:

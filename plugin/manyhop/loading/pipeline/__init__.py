@@ -13,7 +13,7 @@ from manyhop.loading.pipeline.schedule import (
     check_num_parts,
     parts_of,
 )
-from manyhop.loading.pipeline.stats import Interval, Stage, Stats, StatsReport
+from manyhop.loading.pipeline.stats import Stage, Stats, StatsReport
 from manyhop.loading.pipeline.streams import OnStream, Streams, tensors_in
 from manyhop.loading.pipeline.timeline import merge_traces, save_timeline
 from manyhop.loading.pipeline.workers import Groups, WorkerPool, WorkerThreads, end_workers
@@ -22,7 +22,6 @@ __all__ = [
     "BatchPlan",
     "Counts",
     "Groups",
-    "Interval",
     "ItemParts",
     "OnStream",
     "PadSizes",
