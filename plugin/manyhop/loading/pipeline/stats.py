@@ -76,6 +76,8 @@ CONTENTS = (
 )
 """Names of the numbers that describe the contents of batches."""
 
+_COUNTS = ("batches", "seeds", "edges", "nodes", "gathered_bytes", "exchanged_bytes")  # as attributes of a report
+
 Handed: TypeAlias = tuple[int, float | None, int, float, float, Mapping[str, int]]
 """A received batch: previous batch, start of the step on that, batch, times of request and receipt, contents."""
 
@@ -346,24 +348,15 @@ class Stats:
         # Seconds can move from "step" to "wait" after an earlier report.
         s = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
         total, batches = s["wait"] - s["first_wait"] + s["step"], int(s["batches"])
+        sums: dict[str, Any] = {name: int(s[name]) for name in _COUNTS}
+        sums |= {f"{name}_s": s[name] for name in (*STAGES, "compile", "first_wait", "step")}
         return StatsReport(
-            batches=batches,
-            seeds=int(s["seeds"]),
-            edges=int(s["edges"]),
-            nodes=int(s["nodes"]),
-            gathered_bytes=int(s["gathered_bytes"]),
-            exchanged_bytes=int(s["exchanged_bytes"]),
+            **sums,
             cache_hit_rate=s["cached_rows"] / s["other_rows"] if s["other_rows"] else 0.0,
             pad_fit_rate=s["fit"] / s["padded"] if s["padded"] else None,
             seeds_per_s=s["seeds"] / total if total else 0.0,
             edges_per_s=s["edges"] / total if total else 0.0,
-            sample_s=s["sample"],
-            gather_s=s["gather"],
-            assemble_s=s["assemble"],
-            compile_s=s["compile"],
             waited_s=s["wait"],
-            first_wait_s=s["first_wait"],
-            step_s=s["step"],
             num_workers=self.num_workers,
             advice=advise(
                 batches=batches,
