@@ -58,11 +58,7 @@ def check_rank_options(
 ) -> None:
     """Raise InputError for invalid options about ranks, and for such options if ranks share no batches.
 
-    Args:
-        switch: the argument by which ranks share batches.
-        shared: its value.
-        rank_timeout, seed_parts: the user's arguments.
-        others: other options, by name.
+    ``switch`` is the name of the argument by which ranks share batches, ``shared`` its value.
     """
     for name, value in {**others, "rank_timeout": rank_timeout, "seed_parts": seed_parts}.items():
         if value is not None and not shared:

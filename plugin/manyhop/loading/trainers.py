@@ -67,12 +67,7 @@ class PreparedLoader:
 
 
 class SharedSampler(DistributedSampler[int]):
-    """The sampler of a loader whose ranks share its batches: Lightning and Ray Train do not change such loaders.
-
-    Args:
-        num_items: number of seeds.
-        world: the ranks.
-    """
+    """The sampler of a loader whose ranks share its batches: Lightning and Ray Train do not change such loaders."""
 
     def __init__(self, num_items: int, world: World) -> None:
         super().__init__(range(num_items), world.world_size, world.rank, shuffle=False)  # type: ignore[arg-type]
@@ -83,11 +78,7 @@ class SharedSampler(DistributedSampler[int]):
 
 
 class SeedPositions(Sequence[int]):
-    """The dataset of a loader: ``range(num_items)``. Other loaders cannot use it.
-
-    Args:
-        num_items: number of seeds.
-    """
+    """The dataset of a loader: ``range(num_items)``. Other loaders cannot use it."""
 
     def __init__(self, num_items: int) -> None:
         self._range = range(num_items)

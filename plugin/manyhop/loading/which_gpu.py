@@ -38,8 +38,7 @@ def choose_gpu(*, data: int | None, bound: int | None, current: int, holding: Se
 def own_gpu(tensors: Iterable[Tensor] = ()) -> torch.device | None:
     """Return the GPU that this process works on; ``None``: it uses none so far. Does not communicate.
 
-    Args:
-        tensors: the data of a loader.
+    ``tensors`` are the data of a loader.
     """
     data = next((tensor.device.index for tensor in tensors if tensor.is_cuda), None)
     if data is None and not cuda.initialized():

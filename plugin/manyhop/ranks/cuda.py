@@ -160,7 +160,6 @@ def check_own_gpus(gpus: Sequence[str], ranks: world.World) -> None:
     Args:
         gpus: ``[world_size]`` identifiers of the ranks' GPUs, maybe equal on different nodes, as in virtual machines;
             an empty one stands for none.
-        ranks: the ranks.
     """
     for rank, gpu in enumerate(gpus):
         same = [other for other in ranks.ranks_of(ranks.nodes[rank]) if gpus[other] == gpu]

@@ -24,9 +24,7 @@ BACKLOG_TOGETHER = 8  # the same while the host is held by a call of all ranks
 def group_size(batch_size: int | None, most: tuple[int, int]) -> int:
     """Return the number of batches per launch.
 
-    Args:
-        batch_size: seeds per batch; ``None``: unknown.
-        most: the most batches, and seeds.
+    ``most`` is the most batches, and seeds. An unknown ``batch_size`` is ``None``.
     """
     if batch_size is None:
         return _GROUP_OF_UNKNOWN

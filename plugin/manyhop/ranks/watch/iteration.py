@@ -24,7 +24,6 @@ class Watch:
     process ends, with a message on stderr and status 1. A living rank may be late for any time.
 
     Args:
-        name: name of the loader, for messages.
         timeout: seconds that ranks wait for each other in the loader's own collectives. A rank is lost if it sends no
             heartbeat for that time, at most a minute (or a tenth of it, if that is longer).
 
@@ -87,8 +86,7 @@ class Iteration:
     def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
         """Record that the caller requests a batch, which exists.
 
-        Args:
-            leave: see :meth:`Watch.begin`.
+        ``leave`` is called if other ranks are at fault.
 
         Raises:
             RankError: naming the rank at fault.
