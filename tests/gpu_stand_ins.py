@@ -223,17 +223,10 @@ def pinned_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 class NoSteps:
     """Exchanges of an epoch in which nothing is exchanged."""
 
-    failure, lacks_rows = None, False
+    failure = None
 
-    def gather(self, number: int, requests: Any, pool: Any) -> Any:
-        raise NotImplementedError
-
+    def gather(self, number: int, requests: Any, pool: Any) -> Any: ...
     def fail(self, number: int, error: Exception) -> None: ...
-
-    def rows_under_way(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
 
 
 def exchange_nothing(patch: Patch, loader: Any) -> None:
