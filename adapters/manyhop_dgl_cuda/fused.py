@@ -57,14 +57,14 @@ def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rh
     return (weighted_means if reduce_op == "mean" else weighted_sums)(gidx.only_relation(), lhs, rhs)
 
 
-def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> Any:
+def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> object:
     """Average features of sources, zeros without edges: ``dgl.ops.gspmm``, which would count degrees each time."""
     if reduce_op != "mean" or not isinstance(lhs, Tensor):
         return NotImplemented
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 
-def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> Any:
+def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> object:
     """Normalize scores ``[num_edges, ...]`` over each destination or source: ``dgl.backend.edge_softmax``."""
     if not is_all(eids) or len(gidx.relations) != 1 or not logits.is_floating_point():
         return NotImplemented

@@ -46,7 +46,7 @@ class LocalScope:
 
 def update_all(
     g: DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: object = None, etype: object = None
-) -> Any:
+) -> object:
     """Sum or average features of sources, or those weighted by edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if apply_node_func is not None or etype is not None or not _has_one_type(gidx):
@@ -71,7 +71,7 @@ def update_all(
     return None
 
 
-def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> Any:
+def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> object:
     """Add features of both ends of all edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if etype is not None or not is_all(edges) or not _has_one_type(gidx) or not _is_binary(func, "add", _SRC, _DST):
@@ -84,12 +84,12 @@ def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = Non
     return None
 
 
-def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> Any:
+def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> object:
     """Return the number of edges into each node, without DGL's checks of ids, which wait for the GPU."""
     return g._graph.relations[g.get_etype_id(etype)].csc.degrees.clone() if is_all(v) else NotImplemented
 
 
-def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> Any:
+def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> object:
     """Return the number of edges out of each node, as :func:`in_degrees` does."""
     return g._graph.relations[g.get_etype_id(etype)].csr.degrees.clone() if is_all(u) else NotImplemented
 
@@ -116,7 +116,7 @@ def _copy(frame: Frame) -> Frame:
     return copy
 
 
-def sage(layer: SAGEConv, graph: DGLGraph, feat: Any, edge_weight: object = None) -> Any:
+def sage(layer: SAGEConv, graph: DGLGraph, feat: Any, edge_weight: object = None) -> object:
     """Average the sources of each destination without weights, ``[num_dst, out_feats]``: ``SAGEConv.forward``."""
     if type(layer) is not SAGEConv or layer._aggre_type != "mean" or edge_weight is not None:
         return NotImplemented
@@ -133,7 +133,7 @@ def sage(layer: SAGEConv, graph: DGLGraph, feat: Any, edge_weight: object = None
     return out if layer.norm is None else layer.norm(out)
 
 
-def gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> Any:
+def gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> object:
     """Attend to the sources, ``[num_dst, num_heads, out_feats]``: ``GATConv.forward``.
 
     Attention is neither dropped out, weighted nor returned.
@@ -176,7 +176,7 @@ def _has_rows(graph: DGLGraph, feat: object) -> bool:
     )
 
 
-def _dropped(dropout: nn.Module, rows: Tensor) -> Tensor:
+def _dropped(dropout: nn.Module, rows: Tensor) -> Any:
     return rows if _does_nothing(dropout) else dropout(rows)
 
 
