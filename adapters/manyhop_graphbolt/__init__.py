@@ -7,12 +7,7 @@ needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 from manyhop_dgl.samplers.keys import seed
 from manyhop_graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
-from manyhop_graphbolt.features.cached import (
-    CPUCachedFeature,
-    GPUCachedFeature,
-    cpu_cached_feature,
-    gpu_cached_feature,
-)
+from manyhop_graphbolt.features.cached import CPUCachedFeature, GPUCachedFeature, cpu_cached_feature, gpu_cached_feature
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, OnDiskFeatureData
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph, from_dglgraph, fused_csc_sampling_graph

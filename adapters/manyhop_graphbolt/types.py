@@ -173,16 +173,14 @@ class Movable(Composite):
 
 def show(title: str, named: dict[str, object]) -> str:
     """Format ``title(name=value, ...)``, one name per line, with the lines of a value below each other."""
-    lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
+    lines = []
+    for name, value in named.items():
+        text = str(value)
+        if isinstance(value, list):
+            text = "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"
+        lines.append(f"{name}=" + text.replace("\n", "\n" + " " * (len(name) + 1)))
     indent = " " * (len(title) + 1)
     return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"
-
-
-def _text(value: object) -> str:
-    """Format a value, with the elements of a list one below the other."""
-    if isinstance(value, list):
-        return "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"
-    return str(value)
 
 
 _COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads": 1}

@@ -14,17 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.arguments import check_range, path_of
+from manyhop.arguments import check_range, integer, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.tensor_file import replacing
-from manyhop_graphbolt.features.feature import (
-    DatasetFolder,
-    entry_of,
-    existing,
-    feature_of,
-    read_edges,
-    read_tensor,
-)
+from manyhop_graphbolt.features.feature import DatasetFolder, entry_of, existing, feature_of, read_edges, read_tensor
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, fused_csc_sampling_graph, joined, sort_by_destination
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, GBWarning, ends_of
 
@@ -264,9 +257,7 @@ def _attributes(
 
 def _count(value: object) -> int:
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"Expected the number of nodes in metadata.yaml as an integer, got {value!r}.")
-    return value
+    return integer("the number of nodes in metadata.yaml", value, 0)
 
 
 _reading = threading.Lock()

@@ -290,7 +290,8 @@ class OnDiskFeatureData:
     extra_fields: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice(f"the domain of feature '{self.name}'", self.domain, ("node", "edge", "graph"))
+        if self.domain not in ("node", "edge", "graph"):
+            raise InputError(f"Expected a domain of 'node', 'edge', 'graph' for '{self.name}', got {self.domain!r}.")
         check_file(self.format, self.in_memory, self.path)
 
 
@@ -325,12 +326,7 @@ def entry_of(entry: object, where: str, needed: Collection[str], optional: Colle
 
 def check_file(fmt: object, in_memory: object, path: object) -> None:
     """Raise InputError for an unknown format of a tensor's file, or for a word in place of true and false."""
-    check_choice(f"the format of {path}", fmt, ("torch", "numpy"))
+    if fmt not in ("torch", "numpy"):
+        raise InputError(f"Expected the format of {path} to be one of ['torch', 'numpy'], got {fmt!r}.")
     if not isinstance(in_memory, bool):
         raise InputError(f"Expected in_memory of {path} as true or false, got {in_memory!r}.")
-
-
-def check_choice(what: str, value: object, choices: Collection[str]) -> None:
-    """Raise InputError unless a value is one of some."""
-    if value not in choices:
-        raise InputError(f"Expected {what} to be one of {list(choices)}, got {value!r}.")

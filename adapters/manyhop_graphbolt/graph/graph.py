@@ -188,11 +188,7 @@ class FusedCSCSamplingGraph(FusedCSC):
         return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
 
     def _sampled(
-        self,
-        topology: Topology,
-        spec: NeighborSpec | LaborSpec,
-        nodes: Nodes,
-        latest: dict[str, Tensor] | None = None,
+        self, topology: Topology, spec: NeighborSpec | LaborSpec, nodes: Nodes, latest: dict[str, Tensor] | None = None
     ) -> SampledSubgraphImpl:
         """Sample one hop around seeds, on their device; rows are nodes of the graph."""
         seeds = topology.seeds(nodes)

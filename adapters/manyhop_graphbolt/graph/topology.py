@@ -333,17 +333,14 @@ class Topology:
             if key not in self._engines:
                 if where is None:
                     self._engines[key] = engine_for(self.graph, spec, empty=BufferPool().empty)
-                else:
-                    self._engines[key] = placed_engine(self._placed_on(where), spec)
+                    return self._engines[key]
+                if where not in self._placed:
+                    store = topology_place(self.graph)
+                    default: Place = "device" if self._device.type == "cuda" else "pinned"
+                    place = None if store is None else store.place
+                    self._placed[where] = PlacedGraph.of(self.graph, where, place or default)
+                self._engines[key] = placed_engine(self._placed[where], spec)
             return self._engines[key]
-
-    def _placed_on(self, device: torch.device) -> PlacedGraph:
-        if device not in self._placed:
-            store = topology_place(self.graph)
-            place: Place | None = None if store is None else store.place
-            default: Place = "device" if self._device.type == "cuda" else "pinned"
-            self._placed[device] = PlacedGraph.of(self.graph, device, place or default)
-        return self._placed[device]
 
     def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
         """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC."""
