@@ -49,29 +49,11 @@ class Graph:
 
 
 def neighbor_sample(
-    resources,
-    graph,
-    start,
-    fanouts,
-    *,
-    starting_vertex_label_offsets,
-    num_edge_types,
-    with_replacement,
-    do_expensive_check,
-    prior_sources_behavior,
-    deduplicate_sources,
-    return_hops,
-    renumber,
-    compression,
-    use_edge_weights_as_biases,
-    random_state,
-    starting_vertex_start_times=None,
-    starting_vertex_end_times=None,
-    temporal_sampling_comparison=None,
-    fixed_window=False,
-    disjoint_sampling=False,
-    neighbor_selection="random",
-):
+    resources, graph, start, fanouts, *, starting_vertex_label_offsets, num_edge_types, with_replacement,
+    do_expensive_check, prior_sources_behavior, deduplicate_sources, return_hops, renumber, compression,
+    use_edge_weights_as_biases, random_state, starting_vertex_start_times=None, starting_vertex_end_times=None,
+    temporal_sampling_comparison=None, fixed_window=False, disjoint_sampling=False, neighbor_selection="random",
+):  # fmt: skip
     assert start.dtype == graph.dtype
     assert fanouts.dtype == np.int32
     assert starting_vertex_label_offsets[-1] == len(start)

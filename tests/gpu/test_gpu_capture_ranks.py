@@ -5,10 +5,7 @@ from rank_steps import check, compare
 
 pytestmark = pytest.mark.gpu
 
-CASES = [
-    ({"clip": True}, [(9, 1), (8, 2)]),
-    ({"accumulate": 2, "gradient_as_bucket_view": True}, [(3, 1), (2, 1)]),
-]
+CASES = [({"clip": True}, [(9, 1), (8, 2)]), ({"accumulate": 2, "gradient_as_bucket_view": True}, [(3, 1), (2, 1)])]
 
 
 def run():
