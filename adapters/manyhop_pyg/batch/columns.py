@@ -245,20 +245,18 @@ class StoreColumns:
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
+        self.complete = type(store) is OwnStore
+        """Whether the store is manyhop's."""
+        self._own = store if isinstance(store, OwnStore) else None
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
         """Return how many rows of other nodes a GPU caches per tensor; ``None``: as its memory allows."""
-        return self._store.kept_rows if isinstance(self._store, OwnStore) else None
-
-    @property
-    def complete(self) -> bool:
-        """Whether the store is ours."""
-        return type(self._store) is OwnStore
+        return None if self._own is None else self._own.kept_rows
 
     def named(self) -> list[tuple[str, object]]:
         """Return name and value of each tensor."""
-        return self._store.named_tensors() if isinstance(self._store, OwnStore) else []
+        return [] if self._own is None else self._own.named_tensors()
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedStore:
         """Return the tensors that the store has now."""

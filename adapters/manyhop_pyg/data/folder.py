@@ -78,7 +78,6 @@ def build_stores(
     return features, edges
 
 
-Stores = tuple[FeatureStore, GraphStore]
 _CONTAINERS = [
     Data, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage, DataEdgeAttr, DataTensorAttr,
 ]  # fmt: skip
@@ -110,7 +109,7 @@ def open(
     placement: Place = "auto",
     device: torch.device | str | None = None,
     cache: CacheSize | None = None,
-) -> Data | HeteroData | Stores:
+) -> Data | HeteroData | tuple[FeatureStore, GraphStore]:
     """Open a graph that :func:`save` or ``manyhop convert`` wrote: ``Data``, ``HeteroData`` or a pair of stores.
 
     Args:
@@ -157,27 +156,6 @@ def open(
     return build_stores(graph, tensors, sharded, features, GraphStore(placement="auto" if on_gpu else "process"))
 
 
-def load_saved(path: Path) -> Data | HeteroData:
-    """Load ``Data`` or ``HeteroData`` that ``torch.save`` wrote, or the file of an ``InMemoryDataset`` with one graph.
-
-    Only tensors, plain values and PyG's containers are unpickled.
-
-    Raises:
-        InputError: the file contains other objects.
-    """
-    advice = "Load it yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
-    data = load_safely(path, _CONTAINERS, advice)
-    if isinstance(data, tuple) and len(data) in (2, 3) and isinstance(data[0], dict) and not data[1]:
-        kinds = data[2] if len(data) == 3 else Data
-        data = kinds.from_dict(data[0]) if kinds in (Data, HeteroData) else None
-    if not isinstance(data, Data | HeteroData):
-        raise InputError(
-            f"{path}: expected one Data or HeteroData, got {type(data).__name__}. Load it yourself, and call "
-            "manyhop_pyg.save(data, folder)."
-        )
-    return data
-
-
 @dataclass(frozen=True)
 class SavedData:
     """A file of ``torch.save`` as ``manyhop convert`` reads it: the entry point ``saved`` of ``manyhop.formats``."""
@@ -186,8 +164,21 @@ class SavedData:
 
     @classmethod
     def load(cls, path: Path) -> SavedData:
-        """Read the file; raises InputError as :func:`load_saved` does."""
-        return cls(load_saved(path))
+        """Read ``Data`` or ``HeteroData``, or the file of an ``InMemoryDataset`` with one graph.
+
+        Only tensors, plain values and PyG's containers are unpickled.
+
+        Raises:
+            InputError: the file contains other objects.
+        """
+        advice = "Load it yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
+        data = load_safely(path, _CONTAINERS, advice)
+        if isinstance(data, tuple) and len(data) in (2, 3) and isinstance(data[0], dict) and not data[1]:
+            kinds = data[2] if len(data) == 3 else Data
+            data = kinds.from_dict(data[0]) if kinds in (Data, HeteroData) else None
+        if not isinstance(data, Data | HeteroData):
+            raise InputError(f"{path}: expected one Data or HeteroData, got {type(data).__name__}. {advice}")
+        return cls(data)
 
     @property
     def homogeneous(self) -> bool:

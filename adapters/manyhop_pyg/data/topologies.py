@@ -83,7 +83,6 @@ def recall(edge_index: Tensor) -> dict[str, Tensor] | None:
     return {"row": found[1], "colptr": found[2]}
 
 
-Stores = tuple[FeatureStore, GraphStore]
 Attributes = tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]
 
 _PREFERRED = (EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR)

@@ -13,7 +13,6 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
 from manyhop.arguments import positions
-from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.loading import current_batch, next_key
 from manyhop.loading.gpu.samples import empty_sample
@@ -25,7 +24,6 @@ from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.join import finish_batches, join, join_one
-from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.neighbor import samples_itself
 from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on
 from manyhop_pyg.samplers.requests import contents_of
@@ -139,21 +137,6 @@ class Seeds:
         """Sample around the inputs at some positions, transformed."""
         out = self.around(self.at(positions))
         return out if self.transform is None else self.transform(out)
-
-
-def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:
-    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes."""
-    topology = getattr(sampler, "topology", None)
-    if not isinstance(topology, Topology):
-        raise InputError(
-            f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave seed_parts out."
-        )
-    of_nodes = isinstance(given, NodeSamplerInput)
-    types = given.input_type if hasattr(given, "sizes") else (given.input_type,)
-    sizes = getattr(given, "sizes", [len(given.node if of_nodes else given.row)])
-    names = [of if of_nodes or of is None else of[0] for of in types]
-    nodes = (given.node if of_nodes else given.row).split(sizes)
-    return [(ids, topology.graph.num_nodes[topology.node_type(of)]) for ids, of in zip(nodes, names, strict=True)]
 
 
 def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object]:

@@ -106,7 +106,25 @@ def check_link_sampler(
             raise InputError(f"Expected a manyhop_pyg.NeighborSampler for {what}, got a {type(sampler).__name__}.")
         return
     if isinstance(inputs, TypedEdgeInput):
-        _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true)
+        types = list(inputs.input_type)
+        if isinstance(neg_sampling, TypedNegatives):
+            if set(neg_sampling.of_types) != set(types):
+                raise InputError(
+                    f"Expected neg_sampling by type for the types of the seed edges, {types}, got it for "
+                    f"{list(neg_sampling.of_types)}."
+                )
+        elif isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
+            raise InputError(
+                "Expected neg_sampling by type for negatives from a tensor or a function of multiple types, got one "
+                f"for {types}. Pass a dict of these."
+            )
+        elif neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
+            raise InputError(
+                f"Expected neg_sampling by type for weights of multiple types, got one for {types}. Pass a dict."
+            )
+        for edge_type, part in inputs.parts.items():
+            of_type = negatives_of(neg_sampling, edge_type)
+            check_link_sampler(sampler, part, of_type, exclude_true=exclude_true)
         return
     if isinstance(neg_sampling, TypedNegatives):
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
@@ -117,32 +135,6 @@ def check_link_sampler(
             "Negatives in the batch would be seen at the time of another seed edge. Expected GivenNegatives with a "
             "tensor or a function in a temporal loader, got 'in_batch'."
         )
-
-
-def _check_typed_edges(
-    sampler: NeighborSampler, inputs: TypedEdgeInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
-) -> None:
-    """Raise InputError if seed edges of multiple types or their negatives do not fit the sampler."""
-    types = list(inputs.input_type)
-    if isinstance(neg_sampling, TypedNegatives):
-        if set(neg_sampling.of_types) != set(types):
-            raise InputError(
-                f"Expected neg_sampling by type for the types of the seed edges, {types}, got it for "
-                f"{list(neg_sampling.of_types)}."
-            )
-    elif isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
-        raise InputError(
-            "Expected neg_sampling by type for negatives from a tensor or a function of seed edges of multiple types, "
-            f"got one for {types}. Pass a dict of these."
-        )
-    elif neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
-        raise InputError(
-            f"Expected neg_sampling by type for weights of negatives of multiple types, got one for {types}. Pass a "
-            "dict of these."
-        )
-    for edge_type, part in inputs.parts.items():
-        of_type = negatives_of(neg_sampling, edge_type)
-        check_link_sampler(sampler, part, of_type, exclude_true=exclude_true)
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:

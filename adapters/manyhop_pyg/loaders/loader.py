@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
 from manyhop.arguments import callables, cpu_cores, flag
 from manyhop.errors import InputError
@@ -30,8 +30,9 @@ from manyhop_pyg.batch.assemble import Joining, finish_trainable
 from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, columns_of, has_embeddings
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
+from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.adapter import Batches, Seeds, nodes_of_seeds
+from manyhop_pyg.loaders.adapter import Batches, Seeds
 from manyhop_pyg.loaders.check import store_size
 from manyhop_pyg.loaders.options import SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
@@ -187,7 +188,18 @@ class ThreadedLoader(SeedLoader[Batch]):
         return getattr(sampler, "num_samples", getattr(getattr(sampler, "num_neighbors", None), "values", None))
 
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
-        return nodes_of_seeds(self.input_data, self._seed_sampler)
+        given, sampler = self.input_data, self._seed_sampler
+        topology = getattr(sampler, "topology", None)
+        if not isinstance(topology, Topology):
+            raise InputError(
+                f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave it out."
+            )
+        of_nodes = isinstance(given, NodeSamplerInput)
+        types = given.input_type if hasattr(given, "sizes") else (given.input_type,)
+        nodes = given.node if of_nodes else given.row  # of seed edges their sources
+        names = [of if of_nodes or of is None else of[0] for of in types]
+        parts = nodes.split(getattr(given, "sizes", [len(nodes)]))
+        return [(ids, topology.graph.num_nodes[topology.node_type(of)]) for ids, of in zip(parts, names, strict=True)]
 
     def _adapter(self) -> Adapter[Sample, Batch]:
         seeds, data, replaced = self._seeds(), self.data, self._replaced()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from manyhop_pyg.samplers.seeds import parts_of
 
 ExcludeMode: TypeAlias = Literal["self", "reverse_id", "reverse_types"]
 ReverseIds: TypeAlias = Tensor | Mapping[EdgeType, Tensor]
-_MODES = ("self", "reverse_id", "reverse_types")
+_MODES = get_args(ExcludeMode)
 
 
 class Exclusion:

@@ -205,16 +205,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec, _WalkModel):  # type: ignore[misc]  
         self.reset_parameters()
 
     def loader(self, **kwargs: Unpack[RankOptions]) -> WalkLoader:
-        """Return a loader of positive and negative samples around all nodes.
-
-        Args:
-            **kwargs: ``seed``, ``distributed``, ``uneven`` and ``rank_timeout``, as in :class:`NodeLoader`, and
-                arguments of torch's ``DataLoader``, applied to threads.
-
-        Raises:
-            InputError: arguments that do not make sense.
-            RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
-        """
+        """Return a loader of positive and negative samples around all nodes; see :class:`WalkLoader`."""
         return WalkLoader(self.num_nodes, self.sample, self._facts, self._device, **kwargs)
 
     def sample(self, batch: list[int] | Tensor) -> Windows:
