@@ -1,10 +1,12 @@
 """What must hold of every batch."""
 
 import re
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler
 
 from manyhop_pyg import FeatureStore, GraphStore
 
@@ -82,3 +84,13 @@ def stores_of(data: Data, *names: str) -> tuple[FeatureStore, GraphStore]:
 def name_of(case: object) -> str:
     """Return the id of a test's case: its text without addresses, which differ from process to process."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(case))
+
+
+class Foreign(BaseSampler):
+    """A sampler of the user, which is not called."""
+
+    def sample_from_nodes(self, index: object) -> NoReturn:
+        raise NotImplementedError
+
+    def sample_from_edges(self, index: object, neg_sampling: object = None) -> NoReturn:
+        raise NotImplementedError

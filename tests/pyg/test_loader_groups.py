@@ -220,16 +220,6 @@ def test_calling_the_loader(data, on_gpu):
     assert loader([1, 2, 3]).input_id.tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_that_fails_does_so_at_its_turn(data, gpu, workers):
-    bad = [[1, 2], [3, 4], [5, 99], [6]]
-    loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers, **gpu())
-    got = []
-    with pytest.raises(InputError, match=r"(?s)Expected positions of inputs in \[0, 60\).*batch 2 of epoch 0"):
-        got.extend(loader)
-    assert [b.input_id.tolist() for b in got] == bad[:2]
-
-
 class OwnSample(NeighborSampler):
     def sample_from_nodes(self, index):
         assert not index.node.is_cuda
@@ -326,14 +316,6 @@ def test_a_batch_whose_rows_are_not_there_fails_alone(data, on_gpu, monkeypatch)
     with pytest.raises(FeatureError, match=r"(?s)not there.*batch 6 of epoch 0"):
         got.extend(loader)
     assert [b.n_id[:4].tolist() for b in got] == seeds[:6].tolist()
-
-
-def test_a_change_of_the_sampler_counts(data, on_gpu):
-    on_gpu()
-    loader = NeighborLoader(data, [2], batch_size=60, seed=3)
-    loader.neighbor_sampler.num_neighbors = [1, 1]
-    (batch,) = loader
-    assert len(batch.num_sampled_edges) == 2
 
 
 @pytest.mark.parametrize(

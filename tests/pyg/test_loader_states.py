@@ -13,7 +13,6 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import StateError
-from manyhop.memory.stores import copies
 from manyhop_pyg import (
     GivenNegatives,
     GraphSAINTRandomWalkSampler,
@@ -56,7 +55,6 @@ SEVERAL = {"paper": torch.arange(5, 35), "venue": None, "author": torch.arange(3
 SEVERAL_EDGES = {WRITES: None, ("paper", "has", "field"): torch.tensor([[0, 1, 39], [5, 5, 0]])}
 # What saves the state, what loads it, and what the error calls the difference.
 DIFFERENCES = {
-    "input_nodes: (order)": (nodes, lambda d: nodes(d, input_nodes=torch.arange(50).flip(0))),
     "replace: True": (nodes, lambda d: nodes(d, replace=True)),
     "subgraph: induced": (nodes, lambda d: nodes(d, subgraph_type="induced")),
     "disjoint: True": (nodes, lambda d: nodes(d, disjoint=True)),
@@ -108,7 +106,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_the_difference_is_named(data: Data, name: str) -> None:
     saves, loads = (make(data) for make in DIFFERENCES[name])
-    with pytest.raises(StateError, match=f"Expected a state of a loader with .*{name.split(' (')[0]}"):
+    with pytest.raises(StateError, match=f"Expected a state of a loader with .*{name}"):
         loads.load_state_dict(saves.state_dict())
 
 
@@ -193,11 +191,3 @@ def test_attributes_of_the_sampler_that_were_set_later(data: Data) -> None:
     loader.node_sampler.num_neighbors = [4, 4]
     with pytest.raises(StateError, match="fanouts"):
         loader.load_state_dict(state)
-
-
-def test_checksums_are_computed_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = nodes(data)
-    state = loader.state_dict()
-    monkeypatch.setattr(copies, "_digest", None)
-    assert loader.state_dict() == state
-    loader.load_state_dict(state)

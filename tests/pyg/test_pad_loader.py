@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import name_of, stores_of
+from helpers_pyg import Foreign, name_of, stores_of
 from padded import both, link_loader, node_loader
-from test_stores_loaders import typed_stores
+from test_stores_of_graphs import typed_stores
 from torch_geometric.data import Data
 from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.loading.pipeline.streams import tensors_in
@@ -230,22 +230,13 @@ def test_a_transform_sees_the_masks(data):
     assert all(int(n) > 8 for n in list(loader)[:-1])
 
 
-class Users(BaseSampler):
-    """A sampler of the user's own."""
-
-    def sample_from_nodes(self, index: Any) -> Any:
-        raise NotImplementedError
-
-    sample_from_edges = sample_from_nodes
-
-
 def test_wrong_arguments(data):
     with pytest.raises(InputError, match="pad to be None or 'auto', got 'max'"):
         node_loader(data, pad="max")
     with pytest.raises(InputError, match="batch_sampler"):
         node_loader(data, pad="auto", batch_sampler=[[1, 2], [3]], batch_size=1, shuffle=None)
-    with pytest.raises(InputError, match=r"Expected a NeighborSampler or HGTSampler .* got a Users"):
-        NodeLoader(data, Users(), batch_size=8, pad="auto")
+    with pytest.raises(InputError, match=r"Expected a NeighborSampler or HGTSampler .* got a Foreign"):
+        NodeLoader(data, Foreign(), batch_size=8, pad="auto")
     with pytest.raises(InputError, match="up to batch_size=8 seeds"):
         node_loader(data, pad="auto")(range(9))
     for name in MASKS:

@@ -1,4 +1,4 @@
-"""Samplers over the same data share one topology, on the host and on a GPU."""
+"""Samplers over the same data share one topology, on the host and on a GPU; what is changed later."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_hetero_batch
-from torch_geometric.sampler import BaseSampler
+from helpers_pyg import Foreign, all_same, check_hetero_batch
 
 from manyhop.errors import InputError, StateError
 from manyhop_pyg import HGTLoader, NeighborLoader, NeighborSampler, NodeLoader
@@ -133,14 +132,6 @@ def test_a_batch_of_given_seeds(hetero, kind):
         loader.batch([1, 2])
     with pytest.raises(InputError, match=r"got seeds of \['author'\]"):
         NeighborLoader(hetero, [2], "paper").batch({"author": [1]})
-
-
-class Foreign(BaseSampler):
-    def sample_from_nodes(self, index):
-        raise NotImplementedError
-
-    def sample_from_edges(self, index, neg_sampling=None):
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
