@@ -1,4 +1,4 @@
-"""torch's and PyG's arguments that were meant for worker processes, and what others do with a loader; arguments of the wrong kind."""
+"""Arguments for worker processes, arguments of the wrong kind, and what others do with a loader."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""What loaders on GPUs leave to the caller: batches whose rows ranks exchange, failures of warming up; when the CPU's sampler is made."""
+"""What loaders on GPUs leave to the caller or to a later time; the CPU's sampler."""
 
 import os
 import subprocess
