@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_stand_ins import CPU, pyg_works_on, stand_for_gpu
-from helpers_pyg import all_same, same
+from helpers_pyg import same
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.transforms import Constant
@@ -228,22 +228,3 @@ def test_seeds_that_are_no_nodes(data, loaders):
     with pytest.raises(InputError, match="key"):
         gpu.batch([3], key=(1, 2))
     check(cpu, gpu, [3])
-
-
-def test_several_threads(data, loaders):
-    cpu, gpu = loaders(data)
-    expected = [cpu.batch([i, 9][: 1 + i % 2], key=(1, 0, i)) for i in range(24)]
-    found: list[Any] = [None] * 24
-
-    def serve(first: int) -> None:
-        for i in range(first, 24, 4):
-            found[i] = gpu.batch([i, 9][: 1 + i % 2], key=(1, 0, i)).cpu()
-
-    threads = [threading.Thread(target=serve, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    epoch = list(gpu)
-    for thread in threads:
-        thread.join()
-    assert all_same(expected, found)
-    assert all_same(list(cpu), [batch.cpu() for batch in epoch])
