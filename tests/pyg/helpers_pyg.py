@@ -1,14 +1,14 @@
 """What must hold of every batch."""
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
-from manyhop_pyg import FeatureStore, GraphStore
+from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 
 
 def check_edges(edge_index: Tensor, e_id: Tensor, src_id: Tensor, dst_id: Tensor, whole: Tensor) -> None:
@@ -94,3 +94,29 @@ class Foreign(BaseSampler):
 
     def sample_from_edges(self, index: object, neg_sampling: object = None) -> NoReturn:
         raise NotImplementedError
+
+
+def node_loader(data: Any, **options: Any) -> NeighborLoader:
+    options = {"num_neighbors": [3, 2], "batch_size": 8, "shuffle": True, "seed": 1} | options
+    return NeighborLoader(data, **options)
+
+
+def link_loader(data: Any, **options: Any) -> LinkNeighborLoader:
+    options = {"num_neighbors": [3, 2], "batch_size": 16, "shuffle": True, "seed": 1} | options
+    return LinkNeighborLoader(data, **options)
+
+
+def shapes(batch: Any) -> Any:
+    return [
+        (store._key, key, value.shape if isinstance(value, Tensor) else value)
+        for store in batch.stores
+        for key, value in store.items()
+    ]
+
+
+def both(make: Any, data: Any, **options: Any) -> Any:
+    """Pairs of batches, without and with padding; all with padding have the same shapes."""
+    plain, padded = list(make(data, **options)), list(make(data, pad="auto", **options))
+    assert len(plain) == len(padded) > 1
+    assert all(shapes(batch) == shapes(padded[0]) for batch in padded)
+    return zip(plain, padded, strict=True)

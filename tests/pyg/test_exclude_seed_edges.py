@@ -147,43 +147,6 @@ def test_bidirectional_subgraphs(data):
         assert seen(global_edges(batch), data.edge_index[:, batch.input_id]) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"exclude_seed_edges": "reverse"}, "Expected exclude_seed_edges to be None or one of"),
-        ({"reverse_eids": torch.arange(300)}, "reverse_eids is for exclude_seed_edges='reverse_id', got None"),
-        ({"exclude_seed_edges": "self", "reverse_etypes": {}}, "reverse_etypes is for exclude_seed_edges='reverse_typ"),
-        ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {}}, "has none. Use 'reverse_id'"),
-        ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(9)}, r"of shape \[300\], one per edge, got"),
-        ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(300) - 1}, r"in \[0, 300\), got -1"),
-        ({"exclude_seed_edges": "reverse_id", "reverse_eids": [1]}, r"shape \[300\], one per edge, got \[1\]"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(data, options, message):
-    with pytest.raises(InputError, match=message):
-        LinkNeighborLoader(data, [3], **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"exclude_seed_edges": "reverse_id"}, "Use 'reverse_types'"),
-        ({"exclude_seed_edges": "reverse_types"}, "needs reverse_etypes=.*got None"),
-        ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {CITES: CITES}}, "needs reverse_etypes=.*'cites'"),
-        ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: ("a", "b", "c")}}, "Unknown edge type"),
-        (
-            {"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: CITES}},
-            "to lead from 'paper' to 'author'",
-        ),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_of_types(hetero, options, message):
-    with pytest.raises(InputError, match=message):
-        LinkNeighborLoader(hetero, [3], WRITES, **options)
-
-
 def test_loaders_of_nodes(data):
     with pytest.raises(TypeError, match="exclude_seed_edges"):
         NeighborLoader(data, [3], exclude_seed_edges="self")

@@ -25,7 +25,7 @@ from manyhop_pyg import (
     NodeLoader,
 )
 
-WRITES = ("author", "writes", "paper")
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 CASES: dict[tuple[type, str], list[tuple[dict[str, Any], str]]] = {
     (NeighborLoader, "data"): [
         (dict(input_nodes=torch.tensor([0, 60])), r"in \[0, 60\), got 60"),
@@ -126,6 +126,13 @@ CASES: dict[tuple[type, str], list[tuple[dict[str, Any], str]]] = {
         (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),
         (dict(neg_sampling_ratio=1.0, neg_sampling="triplet"), "either neg_sampling or neg_sampling_ratio, got both"),
         (dict(neg_sampling="binary", exclude_true_negatives="no"), "exclude_true_negatives to be True or False"),
+        ({"exclude_seed_edges": "reverse"}, "Expected exclude_seed_edges to be None or one of"),
+        ({"reverse_eids": torch.arange(300)}, "reverse_eids is for exclude_seed_edges='reverse_id', got None"),
+        ({"exclude_seed_edges": "self", "reverse_etypes": {}}, "reverse_etypes is for exclude_seed_edges='reverse_typ"),
+        ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {}}, "has none. Use 'reverse_id'"),
+        ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(9)}, r"of shape \[300\], one per edge, got"),
+        ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(300) - 1}, r"in \[0, 300\), got -1"),
+        ({"exclude_seed_edges": "reverse_id", "reverse_eids": [1]}, r"shape \[300\], one per edge, got \[1\]"),
     ],
     (LinkNeighborLoader, "hetero"): [
         (dict(edge_label_index=None), "name the type"),
@@ -134,6 +141,20 @@ CASES: dict[tuple[type, str], list[tuple[dict[str, Any], str]]] = {
         (dict(edge_label_index=(("author", "writes", "papers"), torch.tensor([[0], [0]]))), "papers"),
         (dict(edge_label_index=(WRITES, torch.tensor([[30], [0]]))), "got 30"),
         (dict(edge_label_index=(WRITES, None, 3)), "3 entries"),
+        ({"exclude_seed_edges": "reverse_id"}, "Use 'reverse_types'"),
+        ({"exclude_seed_edges": "reverse_types"}, "needs reverse_etypes=.*got None"),
+        (
+            {"exclude_seed_edges": "reverse_types", "reverse_etypes": {CITES: CITES}},
+            "needs reverse_etypes=.*'cites'",
+        ),
+        (
+            {"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: ("a", "b", "c")}},
+            "Unknown edge type",
+        ),
+        (
+            {"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: CITES}},
+            "to lead from 'paper' to 'author'",
+        ),
     ],
 }
 
@@ -144,9 +165,11 @@ CASES: dict[tuple[type, str], list[tuple[dict[str, Any], str]]] = {
     ids=name_of,
 )
 def test_arguments(request, kind, source, arguments, message):
-    usual = {"num_neighbors": [2]} | ({"input_nodes": "paper"} if (kind, source) == (NeighborLoader, "hetero") else {})
+    typed = (
+        {} if source == "data" else {"input_nodes": "paper"} if kind is NeighborLoader else {"edge_label_index": WRITES}
+    )
     with pytest.raises(ValueError, match=message):
-        kind(request.getfixturevalue(source), **usual | arguments)
+        kind(request.getfixturevalue(source), **{"num_neighbors": [2]} | typed | arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32], ids=str)

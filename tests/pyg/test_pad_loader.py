@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import Foreign, name_of, stores_of
-from padded import both, link_loader, node_loader
+from helpers_pyg import Foreign, both, link_loader, name_of, node_loader, stores_of
 from test_stores_of_graphs import typed_stores
 from torch_geometric.data import Data
 from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool

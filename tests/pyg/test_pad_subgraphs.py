@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 from grouped import StandIn, compare
-from helpers_pyg import all_same
-from padded import both, node_loader
+from helpers_pyg import all_same, both, node_loader
 from test_pad_loader import check
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv, global_add_pool

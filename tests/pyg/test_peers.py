@@ -167,26 +167,6 @@ def test_links_by_brute_force(data):
         check_expected(batch, data, {None: ends.unique()}, 2)
 
 
-@needs_peer
-def test_links_as_in_pyg(data):
-    labels = torch.randint(0, 3, (40,))
-    for ours, theirs in check_pairs(
-        "LinkNeighborLoader", data, [-1, -1], data.edge_index[:, :40], edge_label=labels, batch_size=8
-    ):
-        assert torch.equal(ours.n_id[ours.edge_label_index], theirs.n_id[theirs.edge_label_index])
-        assert torch.equal(ours.edge_label, theirs.edge_label)
-        assert torch.equal(ours.input_id, theirs.input_id)
-
-
-@needs_peer
-def test_typed_links_as_in_pyg(typed):
-    for kind in typed.edge_types:
-        for ours, theirs in check_pairs("LinkNeighborLoader", typed, [-1, -1], kind, batch_size=8):
-            for side in (0, 1):
-                ends = [b[kind[2 * side]].n_id[b[kind].edge_label_index[side]] for b in (ours, theirs)]
-                assert torch.equal(ends[0], ends[1])
-
-
 def test_hgt_by_brute_force(typed):
     for batch in manyhop_pyg.HGTLoader(typed, [500, 500], ("paper", None), batch_size=3):
         seeds = batch["paper"].n_id[: batch["paper"].batch_size]

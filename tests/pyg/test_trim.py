@@ -90,12 +90,11 @@ def check(model: torch.nn.Module, fast: torch.nn.Module, num_seeds: int, *args: 
     return out
 
 
-def check_all(model: torch.nn.Module, batches: list[Any], attribute: str | None = None) -> None:
+def check_all(model: torch.nn.Module, batches: list[Any], attribute: str | None = None) -> list[Tensor]:
     """The trimmed model computes the same for the seeds of all batches, also of an attribute of edges."""
     inputs = [[batch.x, batch.edge_index, *([] if attribute is None else [batch[attribute]])] for batch in batches]
     fast = trimmed(model, *inputs[0])
-    for batch, given in zip(batches, inputs, strict=True):
-        check(model, fast, batch.batch_size, *given)
+    return [check(model, fast, batch.batch_size, *given) for batch, given in zip(batches, inputs, strict=True)]
 
 
 def batches_of(data: Any, device: str, **options: Any) -> list[Any]:  # noqa: F811
@@ -122,11 +121,8 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("name", CONVS)
 def test_seeds_get_the_same(data, name, layers, pad):
-    model = Net(CONVS[name], layers)
     batches = batches_of(data, "cpu", num_neighbors=[3, 2, 2][:layers], pad=pad)
-    fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    for batch in batches:
-        out = check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+    for batch, out in zip(batches, check_all(Net(CONVS[name], layers), batches), strict=True):
         assert out.size(0) == batch.num_sampled_nodes[0] < batch.num_nodes
 
 
@@ -283,11 +279,8 @@ def test_one_layer_that_is_called_twice(data):
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.conv(self.conv(x, edge_index).relu(), edge_index)
 
-    model = Twice()
     batches = batches_of(data, "cpu")
-    fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    for batch in batches:
-        assert len(check(model, fast, batch.batch_size, batch.x, batch.edge_index)) == batch.batch_size
+    assert [len(out) for out in check_all(Twice(), batches)] == [batch.batch_size for batch in batches]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

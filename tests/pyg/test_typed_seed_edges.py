@@ -3,8 +3,7 @@
 import pytest
 import torch
 from grouped import StandIn, compare
-from helpers_pyg import all_same, check_hetero_batch, same
-from padded import both
+from helpers_pyg import all_same, both, check_hetero_batch, same
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError, StateError
