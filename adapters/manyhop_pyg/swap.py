@@ -31,10 +31,8 @@ _PAIRS: list[tuple[object, object]] = [
     (torch_geometric.utils.get_ppr, get_ppr),
 ]
 
-# It only checks isinstance of PyG's loaders, which includes manyhop's and classes derived from PyG's earlier.
-_ONLY_ASKS = "torch_geometric.nn.models.basic_gnn"
-
-_swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])
+# The skipped module only checks isinstance of PyG's loaders: manyhop's are included, and derived classes.
+_swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=["torch_geometric.nn.models.basic_gnn"])
 
 
 def install() -> None:

@@ -30,12 +30,11 @@ from manyhop_pyg.batch.assemble import Joining, finish_trainable
 from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, columns_of, has_embeddings
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
-from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.adapter import Batches, Seeds
 from manyhop_pyg.loaders.check import store_size
 from manyhop_pyg.loaders.options import SeedLoader, TorchOptions, check_device, find_device
-from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store
+from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store, topology_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
@@ -74,7 +73,6 @@ class ThreadedLoader(SeedLoader[Batch]):
     filter_per_worker: bool
     custom_cls: type[Batch] | None
     input_data: Inputs
-    worker_init_fn: Callable[[int], None] | None
     neg_sampling: NegativeSampling | None = None
     exclude_true_negatives = False
     _exclusion: Exclusion | None = None
@@ -189,8 +187,8 @@ class ThreadedLoader(SeedLoader[Batch]):
 
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
         given, sampler = self.input_data, self._seed_sampler
-        topology = getattr(sampler, "topology", None)
-        if not isinstance(topology, Topology):
+        topology = topology_of(sampler)
+        if topology is None:
             raise InputError(
                 f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave it out."
             )

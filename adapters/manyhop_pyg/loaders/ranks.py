@@ -70,7 +70,7 @@ class LoaderFacts(NamedTuple):
         own = self.arguments
         facts: dict[str, object] = {name: plain(own[name]) for name in _ARGUMENTS if name in own}
         facts |= plain(self.of_state())
-        topology = _topology(self.sampler)
+        topology = topology_of(self.sampler)
         facts["edge ids"] = plain({} if topology is None else topology.graph.edge_ids())
         return facts | _features(own["data"])
 
@@ -87,13 +87,14 @@ class LoaderFacts(NamedTuple):
         facts |= {name: value for name, value in own.items() if name in _OF_LINKS}
         if isinstance(sampler, NodeSetSampler):
             facts |= sampler.facts()
-        if (topology := _topology(sampler)) is not None:
+        if (topology := topology_of(sampler)) is not None:
             facts |= graph_facts(topology.graph)
         inputs = vars(own["input_data"])
         return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}
 
 
-def _topology(sampler: BaseSampler) -> Topology | None:
+def topology_of(sampler: BaseSampler) -> Topology | None:
+    """Return the topology of one of manyhop's samplers."""
     topology = getattr(sampler, "topology", None)
     return topology if isinstance(topology, Topology) else None
 
