@@ -6,14 +6,12 @@ import warnings
 import pytest
 import torch
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import HeteroConv, SAGEConv
 
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch_frame = pytest.importorskip("torch_frame", reason="pytorch-frame is not installed")
-    from torch_frame.nn import EmbeddingEncoder, LinearEncoder, StypeWiseFeatureEncoder
 
 ORDERS = ("order", "of", "customer")
 BACK = ("customer", "rev_of", "order")
@@ -82,23 +80,6 @@ def test_a_task_over_time(relational, num_workers):
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
     )
-    columns = {kind: relational[kind].tf.col_names_dict for kind in relational.node_types}
-    stats = {"price": {torch_frame.data.stats.StatType.MEAN: 0.0, torch_frame.data.stats.StatType.STD: 1.0}}
-    for name in ("colour", "size"):
-        stats[name] = {torch_frame.data.stats.StatType.COUNT: (["0", "1", "2"], [1, 1, 1])}
-    encoders = torch.nn.ModuleDict({
-        kind: StypeWiseFeatureEncoder(
-            out_channels=4,
-            col_stats=stats,
-            col_names_dict=columns[kind],
-            stype_encoder_dict={
-                torch_frame.numerical: LinearEncoder(),
-                torch_frame.categorical: EmbeddingEncoder(),
-            },
-        )
-        for kind in relational.node_types
-    })  # fmt: skip
-    conv = HeteroConv({t: SAGEConv((4, 4), 4) for t in relational.edge_types})
     for _ in range(2):
         seen = []
         for batch in loader:
@@ -108,10 +89,6 @@ def test_a_task_over_time(relational, num_workers):
             assert torch.equal(customer.y, target[customer.input_id])
             assert torch.equal(customer.seed_time, times[customer.input_id])
             assert (order.time <= customer.seed_time[order.batch]).all()
-            x = {kind: encoders[kind](batch[kind].tf)[0].mean(1) for kind in batch.node_types}
-            out = conv(x, batch.edge_index_dict)["customer"][: customer.batch_size]
-            assert out.shape == (customer.batch_size, 4)
-            out.sum().backward()
         assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
 
 

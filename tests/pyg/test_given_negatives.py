@@ -99,51 +99,38 @@ def test_a_batch_of_given_seeds(data):
         make(data, GivenNegatives(table())).batch(pairs)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: GivenNegatives("hard"), "Expected negatives as a tensor, a function or 'in_batch', got 'hard'"),
-        (lambda: GivenNegatives(torch.rand(3, 2)), "Expected negatives as integers of shape"),
-        (lambda: GivenNegatives(table() > 0), "Expected negatives as ids, got torch.bool"),
-        (lambda: GivenNegatives(table(), 2), "Expected amount=3, the width of dst, got 2"),
-        (lambda: GivenNegatives(hard), "that the function returns, got None"),
-        (lambda: GivenNegatives("in_batch", 0), "amount to be an integer of at least 1, got 0"),
-    ],
-)
-def test_wrong_negatives(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+NEGATIVES = [
+    (GivenNegatives(table(3, 9)), {}, "for the 300 seed edges, one row for each, got 9 rows"),
+    (GivenNegatives(table() + 60), {}, r"Expected negatives in \[0, 60\)"),
+    (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are used unchanged"),
+    (GivenNegatives("in_batch"), {"time_attr": "time", "edge_label_time": torch.arange(300)}, "another seed edge"),
+    (GivenNegatives(table()), {"edge_label": torch.arange(300)}, "'edge_label' needs to be undefined"),
+    (GivenNegatives(lambda src, dst: src.tolist(), 2), {}, r"of shape \[40, 2\], .* got \[40\]"),
+    (GivenNegatives(lambda src, dst: src, 2), {}, r"\[40, 2\], a row of destinations per seed edge, got \[40\]"),
+    (GivenNegatives(lambda src, dst: hard(src, dst) - 60, 2), {}, r"in \[0, 60\), got -"),
+]
 
 
-@pytest.mark.parametrize(
-    ("negatives", "options", "message"),
-    [
-        (GivenNegatives(table(3, 9)), {}, "for the 300 seed edges, one row for each, got 9 rows"),
-        (GivenNegatives(table() + 60), {}, r"Expected negatives in \[0, 60\)"),
-        (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are used unchanged"),
-        (GivenNegatives("in_batch"), {"time_attr": "time", "edge_label_time": torch.arange(300)}, "another seed edge"),
-        (GivenNegatives(table()), {"edge_label": torch.arange(300)}, "'edge_label' needs to be undefined"),
-    ],
-)
+@pytest.mark.parametrize(("negatives", "options", "message"), NEGATIVES)
 def test_wrong_arguments(data, negatives, options, message):
     with pytest.raises(InputError, match=message):
-        make(data, negatives, **options)
+        list(make(data, negatives, **options))
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("arguments", "message"),
     [
-        (lambda src, dst: src.tolist(), r"of shape \[40, 2\], .* got \[40\]"),
-        (
-            lambda src, dst: src,
-            r"Expected negatives of shape \[40, 2\], a row of destinations per seed edge, got \[40\]",
-        ),
-        (lambda src, dst: hard(src, dst) - 60, r"in \[0, 60\), got -"),
+        (("hard",), "Expected negatives as a tensor, a function or 'in_batch', got 'hard'"),
+        ((torch.rand(3, 2),), "Expected negatives as integers of shape"),
+        ((table() > 0,), "Expected negatives as ids, got torch.bool"),
+        ((table(), 2), "Expected amount=3, the width of dst, got 2"),
+        ((hard,), "that the function returns, got None"),
+        (("in_batch", 0), "amount to be an integer of at least 1, got 0"),
     ],
 )
-def test_wrong_functions(data, function, message):
+def test_wrong_negatives(arguments, message):
     with pytest.raises(InputError, match=message):
-        list(make(data, GivenNegatives(function, 2)))
+        GivenNegatives(*arguments)
 
 
 def test_other_samplers(data):

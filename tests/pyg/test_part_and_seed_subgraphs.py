@@ -66,21 +66,6 @@ def test_its_own_batch_size_may_be_handed_back(data):
     assert all_same(list(RandomNodeLoader(data, 4, batch_size=15)), list(RandomNodeLoader(data, 4)))
 
 
-@pytest.mark.parametrize(
-    ("parts", "options", "message"),
-    [
-        (0, {}, "num_parts to be an integer of at least 1, got 0"),
-        (2.5, {}, "num_parts to be an integer"),
-        (2, {"batch_size": 3}, "Expected no batch_size, got one: num_parts"),
-        (2, {"input_nodes": [3]}, "Expected no input_nodes"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(data, parts, options, message):
-    with pytest.raises(InputError, match=message):
-        RandomNodeLoader(data, parts, **options)
-
-
 SEEDS = torch.tensor([3, 55, 3, 12, 40, 0, 7])
 
 
@@ -141,19 +126,6 @@ def test_numbers_of_neighbours(data):
     one = make().batch(expected[2].n_id[expected[2].root_n_id], key=(1, 0, 2))
     assert torch.equal(one.n_id, expected[2].n_id)
     assert torch.equal(one.edge_index, expected[2].edge_index)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"depth": 0}, "depth to be an integer of at least 1"),
-        ({"num_neighbors": [3]}, "num_neighbors to be an integer"),
-        ({"input_nodes": SEEDS}, "Expected no input_nodes"),
-    ],
-)
-def test_wrong_arguments_of_graphs_of_seeds(data, arguments, message):
-    with pytest.raises(InputError, match=message):
-        ShaDowKHopSampler(data, **{"depth": 2, "num_neighbors": 3} | arguments)
 
 
 def test_typed_data_has_other_loaders(hetero):
@@ -252,16 +224,23 @@ def test_batches_have_the_nodes_of_the_highest_rank(data):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        ({"num_neighbors": 0}, "num_neighbors to be an integer of at least 1"),
-        ({"alpha": 0.0}, "alpha above 0 and at most 1"),
-        ({"input_time": SEEDS}, "Expected no input_time"),
+        (lambda data: RandomNodeLoader(data, 0), "num_parts to be an integer of at least 1, got 0"),
+        (lambda data: RandomNodeLoader(data, 2.5), "num_parts to be an integer"),
+        (lambda data: RandomNodeLoader(data, 2, batch_size=3), "Expected no batch_size, got one: num_parts"),
+        (lambda data: RandomNodeLoader(data, 2, input_nodes=[3]), "Expected no input_nodes"),
+        (lambda data: ShaDowKHopSampler(data, 0, 3), "depth to be an integer of at least 1"),
+        (lambda data: ShaDowKHopSampler(data, 2, [3]), "num_neighbors to be an integer"),
+        (lambda data: ShaDowKHopSampler(data, 2, 3, input_nodes=SEEDS), "Expected no input_nodes"),
+        (lambda data: PPRLoader(data, 0), "num_neighbors to be an integer of at least 1"),
+        (lambda data: PPRLoader(data, 3, alpha=0.0), "alpha above 0 and at most 1"),
+        (lambda data: PPRLoader(data, 3, input_time=SEEDS), "Expected no input_time"),
     ],
 )
-def test_wrong_arguments_of_ranks(data, arguments, message):
+def test_wrong_arguments(data, make, message):
     with pytest.raises(InputError, match=message):
-        PPRLoader(data, **{"num_neighbors": 3} | arguments)
+        make(data)
 
 
 def test_wrong_graphs(hetero):
