@@ -53,17 +53,20 @@ def train(ahead, placement="shared", place_on=None, device="cpu", **options):
         return losses, embedding(torch.arange(NODES, device=device)).clone()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 3, "prefetch_factor": 6}], ids=str)
-def test_training_is_the_same_to_the_last_bit(options):
+@pytest.mark.parametrize(
+    ("gpu", "options"),
+    [
+        (False, {}),
+        (False, {"num_workers": 3, "prefetch_factor": 6}),
+        (True, {}),
+        (True, {"num_workers": 2}),
+        (True, {"num_workers": 1, "filter_per_worker": False}),
+    ],
+)
+def test_training_is_the_same_to_the_last_bit(on_gpu, gpu, options):
+    on_gpu(gpu)
     expected, found = train(False), train(True, **options)
     assert len(expected[0]) == 50
-    assert found[0] == expected[0]
-    assert torch.equal(found[1], expected[1])
-
-
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "filter_per_worker": False}], ids=str)
-def test_groups_of_batches_as_on_a_gpu(on_gpu, options):
-    expected, found = train(False), train(True, **options)
     assert found[0] == expected[0]
     assert torch.equal(found[1], expected[1])
 
