@@ -26,8 +26,8 @@ from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.samplers.neighbor import samples_itself
 from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on
-from manyhop_pyg.samplers.requests import contents_of
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, input_of, seeds_of
+from manyhop_pyg.samplers.requests import TypedNodeInput, contents_of, input_of, seeds_of
+from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop_pyg.data.topologies import is_hetero, read_edge_index
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, input_of
+from manyhop_pyg.samplers.requests import TypedNodeInput, input_of
+from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.samplers.spec import EdgeInput, GivenNegatives, negatives_of
 from manyhop_pyg.typing import PyGData
 

@@ -36,8 +36,8 @@ from manyhop_pyg.loaders.check import store_size
 from manyhop_pyg.loaders.options import SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store, topology_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.requests import contents_of, prepare
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.samplers.requests import TypedNodeInput, contents_of, prepare
+from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import (
     Attributes,
@@ -76,7 +76,7 @@ class ThreadedLoader(SeedLoader[Batch]):
     neg_sampling: NegativeSampling | None = None
     exclude_true_negatives = False
     _exclusion: Exclusion | None = None
-    _plan_on_cpu: DataPlan | None
+    _plan_on_cpu: DataPlan | None = None
     _bounds: Bounds
     _gpu: GPURuntime | None
     loader_cores: list[int | list[int]]
@@ -107,7 +107,7 @@ class ThreadedLoader(SeedLoader[Batch]):
         self._store_size = store_size(self.data, self._seed_sampler)
         wanted = check_device(device, placement)
         check_pad(pad, self._seed_sampler, self.data)
-        self.device, self._mode, self.pad = device, placement, pad
+        self.device, self._mode, self.pad, self.engine = device, placement, pad, engine
         self.__dict__["placement"] = placement  # for Lightning; the property of this name is the decision
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
         self._infers_filter = filter_per_worker is None
@@ -118,10 +118,8 @@ class ThreadedLoader(SeedLoader[Batch]):
         )
         check_sharded(self.data, distributed=distributed)
         check_engine(engine, wanted, kwargs)
-        self.engine = engine
         shuffle = self._set_up(num_items, kwargs, distributed, uneven, rank_timeout, seed_parts)
-        self._plan_on_cpu, self._bounds, self._gpu = None, {}, None
-        self._knows_device, self._padding = False, None
+        self._bounds, self._gpu, self._knows_device = {}, None, False
         with grouped_on(self._seeds().graph, find_device(wanted, self.data) if distributed else None):
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=self._own_order)  # ranks compare the edges
             self._find_gpu()

@@ -25,8 +25,8 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.requests import SeedRequests, check_window, host_engine, to_sampler_output
-from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges, node_metadata, seeds_of
+from manyhop_pyg.samplers.requests import SeedRequests, host_engine, node_metadata, seeds_of, to_sampler_output
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges
 from manyhop_pyg.samplers.spec import as_num_neighbors, integers, read_fanouts, reverse_types
 from manyhop_pyg.typing import PyGData, Sample
 
@@ -143,8 +143,7 @@ class NeighborSampler(_Sampler):
             backward=sample_direction == "backward",
         )
         claim_place(data, self.topology)
-        self.time_window = check_window(time_window, temporal=self.is_temporal)
-        self.requests = SeedRequests(self.topology, self.time_window)
+        self.time_window, self.requests = time_window, SeedRequests(self.topology, time_window)
         self._weighted = weight_attr is not None
         if not directed:
             warnings.warn(

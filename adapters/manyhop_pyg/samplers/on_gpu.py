@@ -22,7 +22,8 @@ from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
-from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges, node_metadata
+from manyhop_pyg.samplers.requests import node_metadata
+from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges
 from manyhop_pyg.typing import Inputs, Metadata, Sample
 
 if TYPE_CHECKING:

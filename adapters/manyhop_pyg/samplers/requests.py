@@ -1,13 +1,21 @@
-"""Inputs of PyG as requests of the engine, and its samples in PyG's terms."""
+"""Seed nodes in PyG's classes, inputs of PyG as requests of the engine, and its samples in PyG's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+from torch_geometric.sampler import (
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 
 from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
@@ -19,17 +27,71 @@ from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import HostEngine, Spec, engine_for
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.seeds import ByType, parts_of
+from manyhop_pyg.samplers.seeds import parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
-from manyhop_pyg.typing import Sample
+from manyhop_pyg.typing import Metadata, Sample
 
 _CPU = torch.device("cpu")
+InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
+ByType: TypeAlias = dict[NodeType | None, Tensor]
+
+
+class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``NodeSamplerInput`` for seeds of multiple types, type by type; ``sizes``: number of seeds of each type."""
+
+    def __init__(
+        self, input_id: Tensor, node: Tensor, time: Tensor | None, node_types: tuple[NodeType, ...], sizes: list[int]
+    ) -> None:
+        super().__init__(input_id, node, time, node_types)
+        self.sizes = sizes
+
+    def __getitem__(self, index: Tensor | list[int]) -> TypedNodeInput:
+        """Return the seeds at positions, sorted by type."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        ends = torch.tensor(list(accumulate(self.sizes)))
+        kind = torch.searchsorted(ends, index, right=True)
+        index = index[kind.sort(stable=True).indices]
+        return TypedNodeInput(
+            self.input_id[index],
+            self.node[index],
+            None if self.time is None else self.time[index],
+            self.input_type,
+            kind.bincount(minlength=len(self.sizes)).tolist(),
+        )
+
+
+def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
+    """Create PyG's sampler input without its constructor, which would copy each tensor to the CPU."""
+    one = object.__new__(kind)
+    one.__dict__.update(attributes)
+    return one
+
+
+def seeds_of(index: NodeSamplerInput) -> tuple[ByType, ByType]:
+    """Return the seed nodes by type (``None`` in homogeneous graphs), and their times, if given."""
+    if not isinstance(index, TypedNodeInput):
+        return {index.input_type: index.node}, {} if index.time is None else {index.input_type: index.time}
+    columns = (None if column is None else column.split(index.sizes) for column in (index.node, index.time))
+    node, time = ({} if parts is None else dict(zip(index.input_type, parts, strict=True)) for parts in columns)
+    return node, time
+
+
+def node_metadata(index: NodeSamplerInput, input_id: Tensor | None, time: Tensor | None) -> Metadata:
+    """Return ``metadata`` of the sample of seed nodes, whose ids and times may be on another device by now."""
+    if isinstance(index, TypedNodeInput):
+        return input_id, time, dict(zip(index.input_type, index.sizes, strict=True))
+    return input_id, time
 
 
 class SeedRequests:
     """Converts PyG's sampler inputs to requests of the engine. With ``time_window``, neighbours are at most so old."""
 
     def __init__(self, topology: Topology, time_window: float | None) -> None:
+        if time_window is not None:
+            if not topology.is_temporal:
+                raise InputError(f"Expected time_attr with time_window={time_window}, got None. Name the times.")
+            number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
+            real("time_window", number, "the unit of the times", finite=False)
         self._topology, self._window = topology, time_window
         self._is_temporal = topology.is_temporal
         self._node_types: dict[NodeType | None, NodeType] = {t: t for t in topology.graph.node_types}
@@ -135,17 +197,6 @@ class SeedRequests:
         elif self._window is not None:
             start = time - self._window
         return topology.seed_time(time), None if start is None else topology.seed_time(start, earliest=True)
-
-
-def check_window(time_window: float | None, *, temporal: bool) -> float | None:
-    """Raise InputError unless the window is one."""
-    if time_window is None:
-        return None
-    if not temporal:
-        raise InputError(f"Expected time_attr with time_window={time_window}, got None. Pass the name of the times.")
-    number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
-    real("time_window", number, "the unit of the times", finite=False)
-    return number
 
 
 def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOutput | HeteroSamplerOutput:

@@ -1,19 +1,19 @@
-"""Seed nodes and edges in PyG's classes: multiple types per batch, and metadata."""
+"""Seed edges in PyG's classes: the engine's samplers around them, multiple types per batch, and metadata."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_edges
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.spec import GivenNegatives, negative_spec, negatives_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
 
 
@@ -185,53 +184,3 @@ def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]
     if isinstance(index, TypedEdgeInput):
         return {edge_type: part for edge_type, part in index.parts.items()}  # keys of another type
     return {index.input_type: index}
-
-
-ByType: TypeAlias = dict[NodeType | None, Tensor]
-
-
-class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``NodeSamplerInput`` for seeds of multiple types, type by type; ``sizes``: number of seeds of each type."""
-
-    def __init__(
-        self, input_id: Tensor, node: Tensor, time: Tensor | None, node_types: tuple[NodeType, ...], sizes: list[int]
-    ) -> None:
-        super().__init__(input_id, node, time, node_types)
-        self.sizes = sizes
-
-    def __getitem__(self, index: Tensor | list[int]) -> TypedNodeInput:
-        """Return the seeds at positions, sorted by type."""
-        index = torch.as_tensor(index, dtype=torch.int64)
-        ends = torch.tensor(list(accumulate(self.sizes)))
-        kind = torch.searchsorted(ends, index, right=True)
-        index = index[kind.sort(stable=True).indices]
-        return TypedNodeInput(
-            self.input_id[index],
-            self.node[index],
-            None if self.time is None else self.time[index],
-            self.input_type,
-            kind.bincount(minlength=len(self.sizes)).tolist(),
-        )
-
-
-def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
-    """Create PyG's sampler input without its constructor, which would copy each tensor to the CPU."""
-    one = object.__new__(kind)
-    one.__dict__.update(attributes)
-    return one
-
-
-def seeds_of(index: NodeSamplerInput) -> tuple[ByType, ByType]:
-    """Return the seed nodes by type (``None`` in homogeneous graphs), and their times, if given."""
-    if not isinstance(index, TypedNodeInput):
-        return {index.input_type: index.node}, {} if index.time is None else {index.input_type: index.time}
-    columns = (None if column is None else column.split(index.sizes) for column in (index.node, index.time))
-    node, time = ({} if parts is None else dict(zip(index.input_type, parts, strict=True)) for parts in columns)
-    return node, time
-
-
-def node_metadata(index: NodeSamplerInput, input_id: Tensor | None, time: Tensor | None) -> Metadata:
-    """Return ``metadata`` of the sample of seed nodes, whose ids and times may be on another device by now."""
-    if isinstance(index, TypedNodeInput):
-        return input_id, time, dict(zip(index.input_type, index.sizes, strict=True))
-    return input_id, time
