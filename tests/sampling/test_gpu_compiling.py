@@ -49,30 +49,23 @@ def without_a_gpu(monkeypatch):
 def test_all_that_differ_are_compiled_at_once_and_not_launched(monkeypatch):
     monkeypatch.setattr(recording.os, "cpu_count", lambda: 4)
     barrier = threading.Barrier(3)
-    one, two = Kernel(barrier), Kernel(barrier)
-    a, b = Ahead(one), Ahead(two)
+    one, two, broken = Kernel(barrier), Kernel(barrier), Kernel(error=ValueError("no such type"))
+    a, b, left_to_its_launch = map(Ahead, (one, two, broken))
 
     def work():
         for hop in range(3):
             a[hop + 1, 2](hop, K=10 if hop else 15)
         b[(1,)]("x", T=1)
+        left_to_its_launch[(1,)](K=1)
 
     compile_ahead(work, DEVICE)
     assert sorted(constants["K"] for _, constants in one.compiled) == [10, 15]
     assert two.compiled == [(("x",), {"T": 1})]
     assert (one.loaded, two.loaded) == (2, 1)
-    assert one.launched == two.launched == []
+    assert one.launched == two.launched == broken.launched == []
     barrier.reset()
     compile_ahead(work, DEVICE)  # all of it is there
     assert (len(one.compiled), len(two.compiled)) == (2, 1)
     work()
     assert one.launched == [((1, 2), (0,), {"K": 15}), ((2, 2), (1,), {"K": 10}), ((3, 2), (2,), {"K": 10})]
-
-
-def test_what_cannot_be_compiled_is_left_to_its_launch():
-    broken, other = Kernel(error=ValueError("no such type")), Kernel()
-    a, b = Ahead(broken), Ahead(other)
-    compile_ahead(lambda: (a[(1,)](K=1), b[(1,)](K=1)), DEVICE)
-    assert len(other.compiled) == 1
-    a[(1,)](K=1)
     assert len(broken.launched) == 1

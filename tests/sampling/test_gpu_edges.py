@@ -207,15 +207,6 @@ def test_ids_of_64_bits():
     assert_equal_edges(gpu.sample(one), cpu.sample(one))
 
 
-def test_nothing_left():
-    graph = build_graph({"user": 2, "item": 1}, {RATES: EdgeInput(row=torch.arange(2), col=torch.zeros(2).long())})
-    for mode, message in (("binary", "all pairs"), ("triplet", "source node 1")):
-        negatives = NegativeSpec(mode=mode, exclude_true=True)
-        gpu, _ = both(graph, RATES, negatives=negatives)
-        with pytest.raises(InputError, match=message):
-            gpu.sample(request([1], [0]))
-
-
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize(
     ("src", "dst", "message"),

@@ -172,8 +172,3 @@ class TestErrors:
     def test_no_weights(self, backend):
         with pytest.raises(GraphError, match="weights"):
             backend(larger_graph(10, 20, 1), LaborSpec(fanouts={E: (1,)}, weighted=True))
-
-    @pytest.mark.parametrize("backend", BACKENDS)
-    def test_seeds(self, backend):
-        with pytest.raises(InputError, match="seed nodes"):
-            sample(backend, two_stars(), seeds=(0, 82))

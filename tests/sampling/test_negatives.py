@@ -77,13 +77,12 @@ class TestTable:
         with pytest.raises(InputError, match=message):
             NegativeTable(3, torch.tensor(weight))
 
-    def test_too_many_nodes(self):
-        with pytest.raises(InputError, match="2\\^32"):
-            NegativeTable(2**32)
-
-    def test_wrong_times(self):
-        with pytest.raises(InputError, match="Pass one time per node"):
-            NegativeTable(3, node_time=torch.tensor([1, 2]))
+    @pytest.mark.parametrize(
+        ("options", "message"), [((2**32,), r"2\^32"), ((3, None, torch.arange(2)), "one time per")]
+    )
+    def test_wrong_sizes(self, options, message):
+        with pytest.raises(InputError, match=message):
+            NegativeTable(*options)
 
     def test_draws_on_a_boundary_belong_to_the_next_node(self, monkeypatch):
         numbers = np.array(

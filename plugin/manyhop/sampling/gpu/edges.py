@@ -13,9 +13,7 @@ from manyhop.errors import InputError
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_seed_edges
 from manyhop.sampling.contract import (
-    BatchKey,
     EdgeRequest,
-    NeighborSpec,
     NodeRequest,
     Pending,
     SampledEdges,
@@ -81,28 +79,11 @@ class GPUEdgeSampler(EdgeSampler):
             "DST_WEIGHTED": self._dst.weighted,
         }
         if (stream := current_stream(self.device)) is not None:
-            with on_stream(stream):
-                self._warm_up()
             stream.synchronize()  # other streams read the tables
 
     def _lookup(self, csc: CSC) -> EdgeLookup:
         self._edges = GPUEdgeLookup(csc, self.device)
         return self._edges
-
-    def _warm_up(self) -> None:
-        src_type, _, dst_type = self.edge_type
-        if 0 in (self.graph.num_nodes[src_type], self.graph.num_nodes[dst_type]):
-            return
-        zero = torch.zeros(1, dtype=torch.int64)
-        spec = getattr(self.sampler, "spec", None)
-        time = zero if isinstance(spec, NeighborSpec) and spec.temporal is not None else None
-        neg_dst = None
-        if self.negatives is not None and self.negatives.given:
-            neg_dst = torch.zeros(1, int(self.negatives.amount), dtype=torch.int64)
-        request = EdgeRequest(
-            key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time, neg_dst=neg_dst
-        )
-        Endpoints([self], [[request]])
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.
