@@ -268,7 +268,7 @@ def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, 
     sizes = [s.row[t].numel() + s.row[r].numel() for s, t, r in parts]
     widths = [max(s.node[t[0]].numel(), 1) for s, t, _ in parts]
     bases = list(accumulate((w * s.node[t[2]].numel() for w, (s, t, _) in zip(widths, parts, strict=True)), initial=0))
-    size, width, base = torch.tensor([sizes, widths, bases[:-1]]).to(row.device, non_blocking=True)
+    size, width, base = torch.tensor([sizes, widths, bases[:-1]], device=row.device)
     part = torch.repeat_interleave(size, output_size=row.numel())
     key, order = torch.sort(base[part] + col * width[part] + row, stable=True)
     first = torch.ones_like(key, dtype=torch.bool)
