@@ -201,6 +201,19 @@ def test_sums_of_the_user_grow_once_per_step(both: Both) -> None:
     torch.testing.assert_close(total, torch.stack(losses).sum())
 
 
+def test_a_step_that_changes_its_batch(both: Both) -> None:
+    """A check runs it twice, from the same batch."""
+    run = Run(both.data, both.device)
+
+    def step(batch: Any) -> Tensor:
+        return batch.x.mul_(2).sum()
+
+    captured, batches = capture(step, verify=1), list(run.loader)
+    expected = [2 * batch.x.sum() for batch in batches]
+    torch.testing.assert_close([captured(batch) for batch in batches], expected)
+    assert captured.replayed == 5
+
+
 WATCHED: dict[str, Callable[[], tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "attribute": lambda: (SimpleNamespace(w=1.0), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
     "slot": lambda: (Slots(), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
