@@ -5,7 +5,7 @@ imported when it is requested: the rest works where DGL is not installed.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyhop.errors import MissingExtraError
 from manyhop_dgl import compat
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'manyhop_dgl' has no attribute {name!r}")
     try:

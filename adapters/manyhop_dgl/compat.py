@@ -98,7 +98,7 @@ def follow_seed(module: Any) -> None:
 
 
 @functools.cache
-def followed() -> dict[str, Callable[[Any], None]]:
+def followed() -> dict[str, Callable[[ModuleType], None]]:
     """Return modules of DGL, and the function that changes each after its import."""
     from manyhop_dgl_cuda.dispatch import FOLLOWED
 
