@@ -1,5 +1,9 @@
 """Data that change between batches: a batch has those of the moment when it is returned."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import pytest
 import torch
 from test_dgl_loader_tensors import graph
@@ -7,6 +11,7 @@ from test_dgl_loader_tensors import graph
 from manyhop.errors import FeatureError
 from manyhop_dgl import DataLoader, NeighborSampler
 from manyhop_dgl.loader.tensors import Prefetched
+from manyhop_dgl.samplers.features import values_of
 
 CHANGES = {
     "in place": lambda g, sampler: g.ndata["x"].add_(1),
@@ -58,3 +63,22 @@ def test_nothing_is_looked_up_again_without_a_change(kind):
     g.ndata["other"] = torch.zeros(g.num_nodes())
     g.edata["w"] = g.edata.pop("w")
     assert prefetched.data() is prefetched.all_data() is data
+
+
+def test_data_of_a_subgraph_are_gathered_by_one_thread_at_a_time():
+    """DGL's columns gather when they are first read, in several steps."""
+
+    class Column:
+        def __init__(self):
+            self.index, self.device, self.deferred_dtype, self.readers = torch.arange(2), None, None, 0
+
+        @property
+        def data(self):
+            self.readers += 1
+            time.sleep(0.02)
+            found, self.readers = self.readers, self.readers - 1
+            return found
+
+    frame = SimpleNamespace(_columns={"x": Column()})
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: values_of(frame, "x"), range(4))) == [1] * 4

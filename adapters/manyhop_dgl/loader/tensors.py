@@ -128,22 +128,24 @@ class TensorPrefetcher:
 
     def begin(self, batches: Sequence[Batch]) -> list[Filled]:
         """Request rows of the data for copies of batches."""
-        data = self._prefetched.all_data()
-        source = data, _versions(data)
+        source = self._source()
         filled = [Filled(_without_rows(batch), source) for batch in batches]
         for one in filled:
-            request_rows(one, data)
+            request_rows(one, source[0])
         return filled
 
     def renew(self, filled: Filled) -> bool:
         """Request rows again if data were replaced or written to; return whether. Rows of other nodes are kept."""
-        data = self._prefetched.all_data()
-        source = data, _versions(data)
-        if source[1] == filled.source[1] and _same_data(data, filled.source[0]):
+        data, versions = source = self._source()
+        if versions == filled.source[1] and _same_data(data, filled.source[0]):
             return False
         filled.batch, filled.source = _without_rows(filled.batch), source
         request_rows(filled, data)
         return True
+
+    def _source(self) -> tuple[Data, list[int]]:
+        data = self._prefetched.all_data()
+        return data, [version_of(value) for value in data.values]
 
     def as_graphs(self, batch: Batch) -> tuple[Any, ...]:
         """Convert a complete batch to DGL's objects, with its data. Other data are rows of the graph's data.
@@ -221,11 +223,6 @@ def _without_rows(batch: Batch) -> Batch:
     tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
     made = replace(tensors, node_features={}, output_features={}, edge_features=[])
     return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made
-
-
-def _versions(data: Data) -> list[int]:
-    """Return the tensors whose changes require a batch to be filled again."""
-    return [version_of(value) for value in data.values]
 
 
 def _same_data(data: Data, before: Data) -> bool:

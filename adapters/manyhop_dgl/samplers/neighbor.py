@@ -49,11 +49,10 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         output_device: torch.device | str | None,
         seed: int | None,
     ) -> None:
-        check_names(prefetch_node_feats, "prefetch_node_feats")
-        check_names(prefetch_labels, "prefetch_labels")
-        check_names(prefetch_edge_feats, "prefetch_edge_feats")
         parse_device("output_device", output_device)
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
+        for name in ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats"):
+            check_names(getattr(self, name), name)
         self._keys = Keys(seed)
 
     def arguments(self) -> Arguments:
