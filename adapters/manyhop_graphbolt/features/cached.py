@@ -28,7 +28,6 @@ from manyhop_graphbolt.features.feature import Feature, FeatureKey, row_numbers
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature
 
 _POLICIES = (None, "s3-fifo", "sieve", "lru", "clock")
-
 F = TypeVar("F", bound="_Cached")
 
 

@@ -36,10 +36,7 @@ _PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others;
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """Pin a tensor of the CPU in place, or copy it to pinned memory if it is small.
-
-    Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA could then not copy.
-    """
+    """Pin a tensor of the CPU in place, or copy a small one, which shares its pages with others, to pinned memory."""
     if tensor.device.type != "cpu":
         return tensor
     if not torch.cuda.is_available():

@@ -258,9 +258,8 @@ def _latest(topology: Topology, nodes: Nodes, times: Nodes) -> dict[str, Tensor]
     return keys
 
 
-torch.serialization.add_safe_globals(
-    [FusedCSCSamplingGraph, TopologyPlace]
-)  # a graph saved by torch.save loads with weights_only=True
+# A graph saved by torch.save loads with weights_only=True.
+torch.serialization.add_safe_globals([FusedCSCSamplingGraph, TopologyPlace])
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -112,22 +112,20 @@ class FusedCSC:
         """
         if not self.is_heterogeneous:
             return {HOMOGENEOUS_NODE: range(self.total_num_nodes)}
-        assert self.node_type_offset is not None
-        assert self.node_type_to_id is not None
-        offset = self.node_type_offset.tolist()
+        ids, offset = dict(self.node_type_to_id or {}), torch.as_tensor(self.node_type_offset).tolist()
         if offset[0] != 0 or offset[-1] != self.total_num_nodes or sorted(offset) != offset:
             raise GraphError(
                 f"Expected node_type_offset to rise from 0 to {self.total_num_nodes} (number of nodes), got {offset}."
             )
-        names = sorted(self.node_type_to_id, key=self.node_type_to_id.__getitem__)
+        names = sorted(ids, key=ids.__getitem__)
         return {name: range(a, b) for name, a, b in zip(names, offset[:-1], offset[1:], strict=True)}
 
     def edge_types_by_id(self) -> tuple[EdgeType, ...]:
         """Return edge types by type id; ``("_N", "_E", "_N")`` if types have no names."""
         if not self.is_heterogeneous:
             return (HOMOGENEOUS_EDGE,)
-        assert self.edge_type_to_id is not None
-        names = sorted(self.edge_type_to_id, key=self.edge_type_to_id.__getitem__)
+        ids = dict(self.edge_type_to_id or {})
+        names = sorted(ids, key=ids.__getitem__)
         return tuple(map(etype_str_to_tuple, names))
 
     def node_attribute(self, name: str | None) -> Tensor | None:

@@ -118,8 +118,7 @@ class HeteroItemSet:
             raise InputError(f"Expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}.")
         for key, itemset in itemsets.items():
             if not isinstance(itemset, ItemSet):
-                kind = type(itemset).__name__
-                raise InputError(f"Expected an ItemSet for '{key}', got a {kind}. Wrap it: ItemSet(items, names=...)")
+                raise InputError(f"Expected an ItemSet for '{key}', got a {type(itemset).__name__}. Pass ItemSet(...).")
         self.by_type = dict(itemsets)
         self.names, *others = [itemset.names for itemset in itemsets.values()]
         if any(names != self.names for names in others):
@@ -249,9 +248,8 @@ class ItemSampler(DataPipe):
     ) -> None:
         super().__init__()
         if not isinstance(item_set, ItemSet | HeteroItemSet):
-            kind = type(item_set).__name__
             raise InputError(
-                f"Expected an ItemSet or a HeteroItemSet, got a {kind}. Wrap it: ItemSet(items, names=...)"
+                f"Expected an ItemSet or a HeteroItemSet, got a {type(item_set).__name__}. Wrap it: ItemSet(items, ...)"
             )
         self.item_set = item_set
         self.batch_size = batch_size

@@ -78,9 +78,9 @@ def _excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
 class Padding:
     """How the minibatches of one loader are padded. Safe to call from multiple threads."""
 
-    def __init__(
-        self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
-    ) -> None:
+    def __init__(self, chain: Chain, samples: Sequence[Sampled], batch_size: int, device: torch.device | None) -> None:
+        sampling = chain.sampling
+        assert sampling is not None
         self._sampling, self._excluder = sampling, _excluder_of(sampling)
         seeds_of = [by_type(one.item.seeds) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))

@@ -88,8 +88,7 @@ class Chain:
         """The stage that samples all layers by one call; ``None`` without one."""
         for i, stage in enumerate(self.stages):
             if isinstance(stage, SubgraphSampler):
-                own = isinstance(stage, NeighborSampler)
-                own = own and type(stage).sample_subgraphs is NeighborSampler.sample_subgraphs
+                own = getattr(type(stage), "sample_subgraphs", None) is NeighborSampler.sample_subgraphs
                 return Sampling(stage, self.stages[:i], self.stages[i + 1 :]) if own else None  # type: ignore[arg-type]
         return None
 
@@ -400,7 +399,8 @@ def _arguments(stage: MiniBatchTransformer) -> dict[object, object]:
     """Return the arguments that a stage draws by."""
     function = stage.transformer
     if isinstance(stage, NeighborSampler):
-        return {"layers": stage.arguments()}
+        names = ("graph", "fanouts", "_prob_name", "_replace", "_dependency")
+        return {"layers": {name: getattr(stage, name) for name in names}}
     found: dict[object, object] = {
         name: value
         for name, value in vars(stage).items()

@@ -69,11 +69,11 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             ``None``: ``"pinned"`` for a graph in pinned memory, otherwise ``"auto"``: by sizes and free memory.
             ``logging.getLogger("manyhop")`` explains the choice.
         pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
-            one stage that samples. Nodes and edges are filled up layer by layer, their
-            features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
-            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark real rows and edges; blocks
-            have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
-            columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
+            one stage that samples. Nodes and edges are filled up layer by layer, their features with zeros and their
+            ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and ``seed_mask``, and
+            ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark real rows and edges; blocks have
+            ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has columns.
+            A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
         hints: ``overlap_graph_fetch``, ``max_uva_threads``, ``num_gpu_cached_edges`` and ``gpu_cache_threshold`` of
             GraphBolt are validated and have no effect.
 
@@ -219,9 +219,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
                 self._warm_up_gpu()
 
     def _make_padding(self, samples: list[Sampled], device: torch.device | None) -> Padding:
-        assert self._chain.sampling is not None
-        assert self.batch_size is not None
-        return Padding(self._chain.sampling, samples, self.batch_size, device)
+        return Padding(self._chain, samples, self.batch_size or 1, device)
 
     # One minibatch
 

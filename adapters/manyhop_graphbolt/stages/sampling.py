@@ -99,8 +99,6 @@ def _layers(
 
 
 _name = cache(etype_tuple_to_str)
-
-
 _HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 
 
@@ -252,10 +250,6 @@ class NeighborSampler(SubgraphSampler):
 
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_known": None}
-
-    def arguments(self) -> dict[str, object]:
-        """Return the arguments of sampling by name."""
-        return {name: getattr(self, name) for name in ("graph", "fanouts", "_prob_name", "_replace", "_dependency")}
 
     def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
         """Return the current topology of the graph, and its spec."""

@@ -306,12 +306,10 @@ class UniformNegativeSampler(NegativeSampler):
         self.graph = graph
 
     def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        given = as_tensor("seeds" if etype is None else f"seeds of type '{etype}'", seeds)
+        what = "seeds" if etype is None else f"seeds of type '{etype}'"
+        given = as_tensor(what, seeds)
         if given.dim() != 2 or given.shape[1] != 2:
-            raise InputError(
-                f"Expected seeds of shape [num_pairs, 2] to draw negatives for, got {list(given.shape)}"
-                + (f" of type '{etype}'." if etype else ".")
-            )
+            raise InputError(f"Expected {what} of shape [num_pairs, 2] to draw negatives for, got {list(given.shape)}.")
         all_seeds: Tensor = self.graph.sample_negative_edges_uniform(etype, given, self.negative_ratio)
         positive = torch.arange(given.shape[0], device=all_seeds.device)
         indexes = torch.cat((positive, positive.repeat_interleave(self.negative_ratio)))
