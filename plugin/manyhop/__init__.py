@@ -1,6 +1,5 @@
 """manyhop: neighbour sampling and feature loading for graph neural networks."""
 
-import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 from typing import Any as _Any
@@ -28,9 +27,8 @@ def __getattr__(name: str) -> _Any:
     if name == "Embedding":
         return _import_module("manyhop.optim").Embedding
     if name.endswith(("Loader", "Sampler")):
-        text = f"manyhop has no {name}. Import it from manyhop_pyg, or for DGL from manyhop_dgl."
         # `from manyhop import NeighborLoader` would replace the text of an AttributeError.
-        raise (ImportError if _sys._getframe(1).f_code.co_name == "_handle_fromlist" else AttributeError)(text)
+        raise ImportError(f"manyhop has no {name}. Import it from manyhop_pyg, or for DGL from manyhop_dgl.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

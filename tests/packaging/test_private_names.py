@@ -6,7 +6,7 @@ from import_graph import modules, parse
 
 LIBRARIES = {
     "Accelerate": "_add_dataloader _remove_dataloader",
-    "Python": "_asdict _current_frames _exit _getframe _make _replace",
+    "Python": "_asdict _current_frames _exit _make _replace",
     "torch": "_active_ddp_module _apply_fn _backward_hooks _backward_pre_hooks _C _comm_hooks _comm_ptr "
     "_convert_indices_from_coo_to_csr _cuda_getCurrentRawStream _cuda_getCurrentStream _cuda_getDevice "
     "_cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
