@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 OURS = {"batch", "epoch", "placement", "replay", "stats", "timeline", "state_dict", "load_state_dict", "remainder"}
 OURS |= {"distributed", "end_of_dataloader", "engine", "pad", "rank_timeout", "seed", "seed_parts", "uneven"}
 THEIRS = {
-    "PyG": "node_sampler input_data neg_sampling exclude_true_negatives",  # the last two of loaders of links
+    "PyG": "node_sampler input_data",
     "DGL": "attach_data cpu_affinity_enabled enable_cpu_affinity is_distributed other_storages",
     "GraphBolt": "",
 }

@@ -73,8 +73,7 @@ class ThreadedLoader(SeedLoader[Batch]):
     filter_per_worker: bool
     custom_cls: type[Batch] | None
     input_data: Inputs
-    neg_sampling: NegativeSampling | None = None
-    exclude_true_negatives = False
+    _exclude_true = False
     _exclusion: Exclusion | None = None
     _plan_on_cpu: DataPlan | None = None
     _bounds: Bounds
@@ -126,6 +125,10 @@ class ThreadedLoader(SeedLoader[Batch]):
         self._find_padding()
         self._prepare_ranks()
 
+    @property
+    def _negatives(self) -> NegativeSampling | None:
+        return None
+
     def _find_gpu(self) -> None:
         """Prepare the GPU that creates batches, or the CPU if no GPU can."""
         wanted = check_device(self.device, self._mode)
@@ -156,7 +159,7 @@ class ThreadedLoader(SeedLoader[Batch]):
             samples = [transform(out) for out in samples]
         assert self.batch_size is not None
         topology = self._seed_sampler.topology
-        return Padding(topology, self.input_data, self.batch_size, samples, device, self.neg_sampling)
+        return Padding(topology, self.input_data, self.batch_size, samples, device, self._negatives)
 
     # Iteration
 
@@ -200,7 +203,7 @@ class ThreadedLoader(SeedLoader[Batch]):
     def _adapter(self) -> Adapter[Sample, Batch]:
         seeds, data, replaced = self._seeds(), self.data, self._replaced()
         functions: list[object] = [self.transform, self.transform_sampler_output, self.worker_init_fn]
-        functions += [n.dst for n in each_of(self.neg_sampling) if isinstance(n, GivenNegatives) and callable(n.dst)]
+        functions += [n.dst for n in each_of(self._negatives) if isinstance(n, GivenNegatives) and callable(n.dst)]
         own_rows = isinstance(data, Data | HeteroData) or type(data[0]) is FeatureStore
         gathers_groups = own_rows and self.transform_sampler_output is None and "filter_fn" not in replaced
         exchanges = self._gpu is not None and self._exchanges()
@@ -230,7 +233,7 @@ class ThreadedLoader(SeedLoader[Batch]):
         return super()._make_exchange(title, timeout)
 
     def _can_distribute(self) -> bool:
-        if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
+        if self._exclusion is not None or self._exclude_true or self.worker_init_fn is not None:
             return False
         return isinstance(self._seed_sampler, NeighborSampler) and suits_cugraph(self._seed_sampler.spec)
 
@@ -251,8 +254,8 @@ class ThreadedLoader(SeedLoader[Batch]):
             on_host=self._reads_inputs_on_host or self._exclusion is not None,  # which looks up edge ids there
             gpu=self._gpu,
             transform=self.transform_sampler_output,
-            neg_sampling=self.neg_sampling,
-            exclude_true=self.exclude_true_negatives,
+            neg_sampling=self._negatives,
+            exclude_true=self._exclude_true,
             exclusion=self._exclusion,
         )
 
