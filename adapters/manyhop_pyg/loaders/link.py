@@ -110,7 +110,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.transform_sampler_output = transform_sampler_output
         self.custom_cls = custom_cls
         self.input_id = input_id
-        self._exclude_true = exclude_true_negatives
+        self.exclude_true_negatives = exclude_true_negatives
         self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
         check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
         self.exclude_seed_edges = exclude_seed_edges
@@ -173,10 +173,14 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _negatives(self) -> NegativeSampling | None:
         return self.neg_sampling
 
+    @property
+    def _exclude_true(self) -> bool:
+        return self.exclude_true_negatives
+
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()
         if isinstance(self.link_sampler, NeighborSampler):
-            exclude_true = self._exclude_true
+            exclude_true = self.exclude_true_negatives
             self.link_sampler.seed_edges.of(self.input_data, self.neg_sampling, exclude_true=exclude_true)
         if self._exclusion is not None:
             self._exclusion.prepare()

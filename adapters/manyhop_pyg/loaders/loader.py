@@ -73,7 +73,6 @@ class ThreadedLoader(SeedLoader[Batch]):
     filter_per_worker: bool
     custom_cls: type[Batch] | None
     input_data: Inputs
-    _exclude_true = False
     _exclusion: Exclusion | None = None
     _plan_on_cpu: DataPlan | None = None
     _bounds: Bounds
@@ -128,6 +127,10 @@ class ThreadedLoader(SeedLoader[Batch]):
     @property
     def _negatives(self) -> NegativeSampling | None:
         return None
+
+    @property
+    def _exclude_true(self) -> bool:
+        return False
 
     def _find_gpu(self) -> None:
         """Prepare the GPU that creates batches, or the CPU if no GPU can."""
