@@ -19,7 +19,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loa
 # what is about GPUs alone, or about when kernels are compiled.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
 	tests/features/test_gather.py tests/features/test_buffers.py tests/pipeline/test_pipeline.py \
-	tests/pipeline/test_plan.py $(filter-out %_lazy.py %_ready.py tests/pyg/test_loader_gpu%,\
+	tests/pipeline/test_plan.py $(filter-out tests/pyg/test_loader_gpu%,\
 	$(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py)) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 

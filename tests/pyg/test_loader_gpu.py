@@ -1,4 +1,4 @@
-"""Loaders on a GPU: memory, streams, where data are. test_loader_groups.py compares all kinds of batches."""
+"""Loaders on a GPU: memory, streams, where data are. test_loader_gpu_groups.py compares all kinds of batches."""
 
 import gc
 import time
