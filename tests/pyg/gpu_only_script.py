@@ -1,4 +1,4 @@
-"""Makes loaders on a GPU and iterates them; no kernel for CPUs may be compiled. ``test_loader_late.py`` runs it.
+"""Makes loaders on a GPU and iterates them; no kernel for CPUs may be compiled. ``test_loader_gpu_late.py`` runs it.
 
 Without a GPU, the kernels are interpreted, on tensors of the CPU.
 """
