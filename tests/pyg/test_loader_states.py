@@ -110,6 +110,12 @@ def test_the_difference_is_named(data: Data, name: str) -> None:
         loads.load_state_dict(saves.state_dict())
 
 
+def test_other_edges_are_named_without_checksums(data: Data) -> None:
+    loads = nodes(changed(data, edge_index=data.edge_index.flip(0)))
+    with pytest.raises(StateError, match=r"with the edges of this one, got others\. Create the loader"):
+        loads.load_state_dict(nodes(data).state_dict())
+
+
 # Loaders of all kinds, made of a graph without types, or with them.
 RESTARTS = {
     "links": lambda d, _, **o: links(d, **o),
