@@ -183,9 +183,7 @@ def check_state(saved: Mapping[str, Any], own: Mapping[str, Any], num_batches: i
     for name, one, other in _differences(saved["loader"], own["loader"]):
         one, other = (re.sub(r"(, )?checksum \w{8}", "", str(value)) for value in (one, other))
         if one == other:
-            raise StateError(
-                f"Expected a state of a loader with the {name} of this one, got one with others. {_REMEDY}"
-            )
+            raise StateError(f"Expected a state of a loader with the {name} of this one, got others. {_REMEDY}")
         raise StateError(f"Expected a state of a loader with {name}: {other}, as this one has, got {one}. {_REMEDY}")
     if (saved["sampler"] is None) != (own["sampler"] is None):
         words = ("without", "with") if saved["sampler"] is None else ("with", "without")
