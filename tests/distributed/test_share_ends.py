@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from shared_data import make_data, refused, same_values, wait_for, wait_until
+from torch_geometric.data import Data
 
 import manyhop
 import manyhop_pyg
+from manyhop.memory import segments
 from manyhop.memory.mapped_files import identity
 
 
@@ -111,3 +113,43 @@ def test_the_death_of_the_builder_reaches_the_others_at_once(launcher, tmp_path)
     assert time.monotonic() - began < 200  # ranks wait ten minutes for a load
     ranks.wait()
     assert wait_until(lambda: not left_behind(names)), left_behind(names)
+
+
+def hold_memory(num_bytes):
+    data = manyhop_pyg.share(lambda: Data(x=torch.ones(num_bytes // 4), edge_index=make_data().edge_index))
+    sampler = manyhop_pyg.NeighborSampler(data, [2])
+    assert identity(sampler.topology.graph.tables()[0]) is not None
+    segment = segments.find(segments.where(data.x.data_ptr())[0])
+    print(*own_names(), os.fstat(segment.fd).st_ino, "ready", flush=True)
+    time.sleep(1000)
+
+
+def holders(inode):
+    """Processes that have mapped or opened an anonymous file of ours: the kernel frees it with the last one."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            fields = [line.split() for line in (process / "maps").read_text().splitlines() if "memfd:manyhop" in line]
+            if any(int(line[4]) == inode for line in fields):
+                found.add(process.name)
+            for fd in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if "memfd:manyhop" in os.readlink(fd) and fd.stat().st_ino == inode:
+                        found.add(process.name)
+    return found
+
+
+def test_kill_9_of_all_leaves_nothing_behind(launcher):
+    ranks = launcher.start(hold_memory, 16 << 20)
+    for rank in range(2):
+        ranks.wait_for_output(rank, "ready")
+    last, other = (ranks.output(rank).splitlines()[-1] for rank in range(2))  # kernels may have been compiled before
+    *names, inode, _ = last.split()
+    assert other == last
+    assert len(names) == 2  # the data and the tables
+    assert len(holders(int(inode))) == 2
+    for rank in range(2):
+        ranks.kill(rank)
+    assert [r.exit_code for r in ranks.wait()] == [-signal.SIGKILL] * 2
+    assert wait_until(lambda: not left_behind(names)), left_behind(names)
+    assert wait_until(lambda: not holders(int(inode))), holders(int(inode))

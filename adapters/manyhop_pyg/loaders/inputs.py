@@ -195,7 +195,7 @@ def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
         sizes = [attr.size for attr in data[1].get_all_edge_attrs()]
         return max(max(s) for s in sizes) if sizes and all(s is not None and None not in s for s in sizes) else None
     else:
-        with suppress(ValueError):
+        with suppress(ValueError):  # the stores do not tell
             n = remote_backend_utils.num_nodes(*data, node_type)
     return None if n is None else int(n)
 
