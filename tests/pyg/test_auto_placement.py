@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop.errors import CapacityError
-from manyhop.features import is_pinned
+from manyhop.features import RowRequest, is_pinned
 from manyhop.loading.gpu.decide import decide_memory
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.memory.mapped_files import reside_in_files
@@ -111,6 +111,17 @@ def large() -> Data:
     """Two features that are large enough to be pinned in place, one of them for the driver."""
     edge_index = torch.randint(0, NUM_NODES, (2, 20_000))
     return Data(x=torch.zeros(NUM_NODES, 256), y=torch.zeros(NUM_NODES, 80), edge_index=edge_index)
+
+
+@pytest.mark.parametrize(("kept", "cached"), [(None, "xy"), ({"x": 9}, "x"), ({}, "")])
+def test_hot_rows_are_of_the_tensors_that_users_name(
+    large: Data, kept: Any, cached: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=300_000, host_memory=10**9))
+    graph = manyhop_pyg.NeighborSampler(large, [2]).topology.graph
+    named = [("x", large.x), ("y", large.y)]
+    memory = decide_memory(named, graph, GPU, "host", together=False, timeout=1.0, kept_rows=kept)
+    assert [name for name, value in named if memory.is_slow(RowRequest(value, torch.arange(3)))] == list(cached)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")

@@ -233,6 +233,7 @@ class GPUMemory:
         self._host, self._also_there, self._timeout, self._together = host, also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
         self._residents: dict[str, _Resident] = {}
+        self._kept: list[Any] = []  # the tensors of ``kept_bytes``
         self._graph: PlacedGraph | None = None  # kept alive if it is spread over GPUs
         self.cached: dict[int, tuple[Version, CachedRows]] = {}
         """Version of a source when its rows were cached, and the cache, by ``id`` of the source."""
@@ -266,6 +267,8 @@ class GPUMemory:
 
         All ranks call it if tensors are still to be spread.
         """
+        kept = self._kept_bytes or {}
+        self._kept = [value for name, value in named if name in kept]
         for name, value in named:
             there, place = held(value), self._places.get(name)
             if there is not None:
@@ -314,13 +317,17 @@ class GPUMemory:
         source = request.source
         if request.changes:
             return False
-        for name, resident in self._residents.items():
+        for resident in self._residents.values():
             if source is resident.reader:
-                return resident.needs_hot_rows and (self._kept_bytes is None or name in self._kept_bytes)
-        if self._kept_bytes is not None or _ON_HOST.isdisjoint(self._places.values()):
+                return resident.needs_hot_rows and self._may_cache(resident.value)
+        if not self._may_cache(source) or _ON_HOST.isdisjoint(self._places.values()):
             return False
         movable = is_movable(source, self.device) and request.dim == 0
         return movable and row_layout(source, request.name) is not None
+
+    def _may_cache(self, value: Any) -> bool:
+        """Return whether hot rows of a user's tensor are wanted."""
+        return self._kept_bytes is None or any(value is kept for kept in self._kept)
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """Read these sources, by ``id``, through caches from now on."""
