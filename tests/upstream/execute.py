@@ -30,6 +30,7 @@ WHY_NOT = [  # no GPU first
     (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
     (r"Neither `tensorboard` nor", "the package tensorboard"),
     (r"\bNCCL\b", "NCCL"),
+    (r"LogisticRegression.*unexpected keyword argument 'multi_class'", "scikit-learn below 1.8"),
 ]
 WHOLE_FILE = "(the file)"  # the name of the result of a file that does not load
 SCRIPT = "script"  # the name of a script's only result
