@@ -171,11 +171,13 @@ def as_ids(name: str, value: Any, bound: float | None = None, error: type[InputE
     ids = as_tensor(name, value, error)
     if ids.shape == (0,):
         return ids.to(torch.int64)  # of no ids, whoever makes the tensor may not know the dtype
-    check_no_mask(name, ids, error)
-    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+    usual = ids.dtype in (torch.int64, torch.int32)
+    if not usual:
+        check_no_mask(name, ids, error)
+    if ids.dim() != 1 or (not usual and (ids.is_floating_point() or ids.is_complex())):
         got = f"{ids.dtype} of shape {list(ids.shape)}"
         raise error(f"Expected {name} as a 1-dimensional tensor of integers, got {got}.")
-    if ids.dtype not in (torch.int64, torch.int32):
+    if not usual:
         ids = ids.to(torch.int64)
     if bound is not None:
         check_range(name, ids, bound, error)

@@ -63,7 +63,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     """
     gpu, padding, perm = joining.gpu, joining.padding, joining.sampler.edge_permutation
     for out in outs:
-        if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
+        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):  # a union would be made anew for each batch
             raise TypeError(f"'{joining.loader}' found invalid type: '{type(out)}'")
     if gpu is not None:
         taken = [uploaded(out, perm, gpu.device) for out in outs]

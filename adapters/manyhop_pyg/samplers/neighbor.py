@@ -387,7 +387,7 @@ class HGTSampler(_Sampler):
 
 def samples_itself(sampler: BaseSampler, *methods: str) -> bool:
     """Return whether a sampler is manyhop's, and the user has not replaced these methods."""
-    own = HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler
-    return isinstance(sampler, own) and all(
-        getattr(getattr(sampler, method), "__func__", None) is getattr(own, method) for method in methods
-    )
+    own, kind = HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, type(sampler)
+    if not isinstance(sampler, own) or not sampler.__dict__.keys().isdisjoint(methods):
+        return False
+    return kind is own or all(getattr(kind, method) is getattr(own, method) for method in methods)

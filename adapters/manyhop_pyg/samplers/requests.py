@@ -21,7 +21,6 @@ from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
-from manyhop.loading import current_batch
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
@@ -105,8 +104,8 @@ class SeedRequests:
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
             node_type = self._node_types.get(name) or self._topology.node_type(name)
-            checked = type(ids) is Tensor and ids.dtype == torch.int64 and current_batch() is not None  # by a loader
-            seeds[node_type] = ids if checked else as_ids("seed nodes", ids).long()
+            usual = type(ids) is Tensor and ids.dtype == torch.int64  # the engine checks the rest
+            seeds[node_type] = ids if usual else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
                 continue
             latest, earliest = self._seed_time(node_type, seeds[node_type], times.get(name))

@@ -40,6 +40,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 GROUPS = (("loader", "epoch"), ("sampling",), ("gather",), ("stores",), ("build",))
 """Parts that share processes; loaders first, as they matter most."""
 
+_INTERRUPTED = "interrupted"
+
 STANDARD = Job(
     contender="",
     parts=(),
@@ -130,8 +132,7 @@ def run(
                 try:
                     failure = launch(job, timeout)
                 except KeyboardInterrupt:  # what was measured is reported
-                    missing.append(Missing(name=job.contender, reason="interrupted", part=job.parts[0], gpus=number))
-                    return rows, missing
+                    failure = _INTERRUPTED
                 results = Path(job.results)
                 more, lost = read_results(results.read_text() if results.exists() else "")
                 if failure is not None:
@@ -140,6 +141,8 @@ def run(
                     lost += [Missing(name=job.contender, reason=failure, part=part, gpus=number) for part in rest]
                 rows += more
                 missing += lost
+                if failure == _INTERRUPTED:
+                    return rows, missing
                 took = f"{time.monotonic() - began:4.0f} s"
                 print(f"{took}  {job.contender}, {number} GPUs: {', '.join(job.parts)}", file=sys.stderr, flush=True)
     return rows, missing
@@ -204,15 +207,17 @@ def launch(job: Job, timeout: float) -> str | None:
             with log.open("w") as output:
                 processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env))
         deadline, failed = time.monotonic() + timeout, None
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-            bad = [rank for rank, process in enumerate(processes) if process.poll()]
-            if bad and failed is None:
-                failed, deadline = bad[0], min(deadline, time.monotonic() + 10)  # the other ranks have ten seconds
-            time.sleep(0.05)
-        late = [process for process in processes if process.poll() is None]
-        for process in late:
-            process.kill()
-            process.wait()
+        try:
+            while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+                bad = [rank for rank, process in enumerate(processes) if process.poll()]
+                if bad and failed is None:
+                    failed, deadline = bad[0], min(deadline, time.monotonic() + 10)  # the other ranks have ten seconds
+                time.sleep(0.05)
+        finally:
+            late = [process for process in processes if process.poll() is None]
+            for process in late:
+                process.kill()
+                process.wait()
         if failed is None and late:
             return f"was ended after {timeout:.0f} s"
         failed = (

@@ -97,8 +97,11 @@ class GPUSampler:
                 window = window or request.time_min is not None
                 exclude = exclude or request.exclude is not None
         num_batches, required = len(requests), tuple(most.values())
-        own = tuple(-(-n // 64) * 64 for n in required)
+        own = tuple([-(-n // 64) * 64 for n in required])
+        shape = Shape(num_batches, own, window, exclude)
         with self._lock:
+            if shape in self._pools:  # no other one that fits is smaller
+                return self._pools[shape]
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
@@ -111,7 +114,6 @@ class GPUSampler:
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(num_batches, own, window, exclude)
             self._pools[shape] = Pool(self._plan, shape, self._kernels)
             return self._pools[shape]
 
