@@ -129,22 +129,26 @@ def run(
     pyg = None if alone else f"PyG, {PYG_LIB if with_pyg_lib else 'torch-sparse'}"
     tasks = _tasks(size)
     sections: dict[str, list[Timing]] = {}
-    if size.sampling_rounds:
-        found = [contender for task in tasks for contender in samplers(task, threads, with_pyg_lib)]
-        sections["Sampling alone"] = measure(found, size.sampling_rounds, size.min_turn_s, progress=_show)
-    for content in contents:
-        timings = sections[f"Whole loader, {CONTENTS[content]}"] = []
-        for task in tasks:
-            if content in ("sorted", "unsorted") and (task.mode != "uniform" or HOMOGENEOUS_EDGE not in task.graph.row):
-                continue
-            found = loaders(task, size.loader_batches, content, threads, pyg, absent)
-            timings += measure(found, size.loader_rounds, 0.0, progress=_show)
-            gc.collect()  # PyG's loaders lie in reference cycles, and hold copies of the graph
-    if build:
-        title = f"Building the topology of {size.build_edges:,} edges (a batch is the graph)"
-        found = builders(size.num_nodes, edge_list(size.num_nodes, size.build_edges), threads)
-        sections[title] = measure(found, size.build_rounds, 0.0, progress=_show)
-    return sections, absent
+    try:
+        if size.sampling_rounds:
+            found = [contender for task in tasks for contender in samplers(task, threads, with_pyg_lib)]
+            sections["Sampling alone"] = measure(found, size.sampling_rounds, size.min_turn_s, progress=_show)
+        for content in contents:
+            timings = sections[f"Whole loader, {CONTENTS[content]}"] = []
+            for task in tasks:
+                typed = HOMOGENEOUS_EDGE not in task.graph.row
+                if content in ("sorted", "unsorted") and (typed or task.mode != "uniform"):
+                    continue
+                found = loaders(task, size.loader_batches, content, threads, pyg, absent)
+                timings += measure(found, size.loader_rounds, 0.0, progress=_show)
+                gc.collect()  # PyG's loaders lie in reference cycles, and hold copies of the graph
+        if build:
+            title = f"Building the topology of {size.build_edges:,} edges (a batch is the graph)"
+            found = builders(size.num_nodes, edge_list(size.num_nodes, size.build_edges), threads)
+            sections[title] = measure(found, size.build_rounds, 0.0, progress=_show)
+    except KeyboardInterrupt:  # what was measured is reported
+        absent.append(Absent(name="the rest", reason="interrupted"))
+    return {title: timings for title, timings in sections.items() if timings}, absent
 
 
 def _show(message: str) -> None:
