@@ -185,20 +185,26 @@ def test_the_key_notices(both: Both, name: str, modes: None) -> None:
     assert step.replayed >= 16 - 3 - 3
 
 
-def test_sums_of_the_user_grow_once_per_step(both: Both) -> None:
-    """Also of a step in inference mode, which a check runs twice."""
-    run, total = Run(both.data, both.device), torch.zeros((), device=both.device)
+@pytest.mark.parametrize("late", [False, True])
+def test_sums_of_the_user_grow_once_per_step(both: Both, late: bool) -> None:
+    """Also of a step in inference mode, which a check runs twice, and if the step makes the sum itself."""
+    run, sums = Run(both.data, both.device), dict[str, Tensor]()
+    torch._dynamo.reset()  # tests before may have compiled functions, in which no operator is seen
+    if not late:
+        sums["all"] = torch.zeros((), device=both.device)
 
     @torch.inference_mode()
     def evaluate(batch: Any) -> Tensor:
         loss = run.loss(batch)
-        total.add_(loss)
+        if "all" not in sums:
+            sums["all"] = torch.zeros_like(loss)
+        sums["all"].add_(loss)
         return loss
 
     step = capture(evaluate, verify=1)
     losses = [step(batch) for batch in run.loader]
     assert step.replayed == 5
-    torch.testing.assert_close(total, torch.stack(losses).sum())
+    torch.testing.assert_close(sums["all"], torch.stack(losses).sum())
 
 
 def test_a_step_that_changes_its_batch(both: Both) -> None:

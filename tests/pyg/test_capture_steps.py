@@ -130,7 +130,10 @@ def test_results_in_other_objects(both: Both, caplog: Any) -> None:
     assert "it cannot be captured: it returns a Data. Return tensors, in tuples, lists or dictionaries" in message
 
 
-@pytest.mark.parametrize("made", [lambda loss: {"loss": [loss, 3, "name"]}, lambda loss: None], ids=["dict", "None"])
+CONTAINERS = {"dict": lambda loss: {"loss": [loss, np.float64(3), "name"]}, "None": lambda loss: None}
+
+
+@pytest.mark.parametrize("made", CONTAINERS.values(), ids=CONTAINERS)
 def test_results_in_containers(both: Both, made: Any) -> None:
     run = Run(both.data, both.device)
     step = capture(lambda batch: made(run.loss(batch)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop_train.capture.objects import memory_of, place_of
+from manyhop_train.capture.objects import Reads, memory_of, place_of
 from manyhop_train.capture.replicas import call_now
 from manyhop_train.capture.state import WEIGHTS, StepState
 
@@ -42,24 +44,33 @@ class _Moment(NamedTuple):
     """Copies of memory, by address."""
 
 
-class Comparison:
-    """Runs of a step from one state, on a device."""
+class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
+    """Runs of a step from one state, on a device. A dispatch mode, which restores all memory that operators change."""
 
     def __init__(self, state: StepState, device: torch.device) -> None:
+        super().__init__()
         self._state, self._device = state, device
         self._sent, self._received = list[Tensor](), list[Tensor]()
         self._sent_again: list[Tensor] | None = None
         self._named, self._memory = dict[int, tuple[str, str]](), dict[int, Tensor]()
+        self.begin, self._room = self._moment({}), dict[int, Tensor]()
         for kind, name, tensor in state.tensors():
             if (memory := memory_of(tensor)) is not None:
-                self._named[memory.data_ptr()], self._memory[memory.data_ptr()] = (kind, name), memory
-        with torch.inference_mode(False):
-            self.begin = self._moment({place: memory.clone() for place, memory in self._memory.items()})
-            self._room = {place: torch.empty_like(memory) for place, memory in self._memory.items()}
+                self._named[memory.data_ptr()] = kind, name
+                self.before_change(memory.data_ptr(), memory)
+
+    def before_change(self, place: int, memory: Tensor) -> None:
+        """Copy memory."""
+        if place not in self._memory:
+            with torch.inference_mode(False):
+                self._memory[place], self.begin.values[place] = memory, memory.clone()
+                self._room[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
 
     def eagerly(self, step: Callable[[], Any]) -> None:
         """Run a step eagerly, store what it computes, then restore the state."""
-        self._result = self._run(step)
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        with nullcontext() if dynamo and dynamo.counters.get("frames") else self:  # not compiled functions
+            self._result = self._run(step)
         with torch.no_grad():
             self.end = self._moment({place: self._room[place].copy_(now) for place, now in self._memory.items()})
         self.put(self.begin)
@@ -95,7 +106,8 @@ class Comparison:
         before, after = ({place_of(g) for g in each.grads if g is not None} for each in (self.begin, self.end))
         for place, value in self.end.values.items():
             if place not in before - after:  # a graph writes new gradients there
-                pairs.append(_Pair(*self._named[place], value, self._memory[place], self.begin.values[place]))
+                named = self._named.get(place, ("other", "a tensor that it changes"))
+                pairs.append(_Pair(*named, value, self._memory[place], self.begin.values[place]))
         for p, grad in zip(self._state.parameters.values(), self.end.grads, strict=True):
             name = f"the gradient of {self._state.name_of(p)}"
             if (grad is None) != (p.grad is None):

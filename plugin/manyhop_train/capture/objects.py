@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyhop.errors import InputError
 
-PLAIN: Final = frozenset({int, float, bool, str, complex, type(None)})
+PLAIN: Final = frozenset[type]({int, float, bool, str, complex, type(None)})
 """Values that are compared; of others, it matters which object they are."""
 
 
@@ -179,4 +179,8 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
             return
         self.read.setdefault(place, memory)
         if writes:
-            self.written[place] = memory
+            self.before_change(place, memory)
+
+    def before_change(self, place: int, memory: Tensor) -> None:
+        """Keep memory that an operator changes."""
+        self.written[place] = memory

@@ -287,7 +287,7 @@ class CapturedStep(Generic[B, R]):
         with self._state.outside(recorder.between), none_on_host(inputs.tensors[0].device):
             result = _each(Tensor.detach, self._step(self._layout.with_tensors(batch, inputs.tensors)))
         for leaf in pytree.tree_leaves(result):
-            if not (isinstance(leaf, Tensor) or type(leaf) in PLAIN):
+            if not isinstance(leaf, (Tensor, *PLAIN)):
                 raise InputError(
                     f"it returns a {type(leaf).__name__}. Return tensors, in tuples, lists or dictionaries"
                 )
