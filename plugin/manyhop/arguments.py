@@ -142,17 +142,18 @@ def as_tensor(name: str, value: Any, error: type[InputError] = InputError) -> Te
     """
     import torch
 
-    from manyhop.system.arrays import describe, from_array, has_memory
+    from manyhop.system import arrays
 
     if not isinstance(value, torch.Tensor):
         try:
-            return from_array(value)
+            return arrays.from_array(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise error(f"Expected {name} as a tensor or an array of numbers, got {describe(value)}.") from None
+            got = arrays.describe(value)
+            raise error(f"Expected {name} as a tensor or an array of numbers, got {got}.") from None
     if type(value) is not torch.Tensor and hasattr(value, "as_tensor"):  # a class that wraps a tensor, as PyG's do
         value = value.as_tensor()
-    if not has_memory(value):
-        raise error(f"Expected {name} as a dense tensor in memory, got {describe(value)}. Convert it.")
+    if not arrays.has_memory(value):
+        raise error(f"Expected {name} as a dense tensor in memory, got {arrays.describe(value)}. Convert it.")
     if value.requires_grad or type(value) is not torch.Tensor:
         value = value.detach().as_subclass(torch.Tensor)
     tensor: Tensor = value.resolve_conj().resolve_neg()

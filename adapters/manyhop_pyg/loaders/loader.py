@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -204,11 +204,12 @@ class ThreadedLoader(SeedLoader[Batch]):
         return [(ids, topology.graph.num_nodes[topology.node_type(of)]) for ids, of in zip(parts, names, strict=True)]
 
     def _adapter(self) -> Adapter[Sample, Batch]:
-        seeds, data, replaced = self._seeds(), self.data, self._replaced()
+        seeds, data = self._seeds(), self.data
+        own_collate, own_filter = self._replaces("collate_fn"), self._replaces("filter_fn")
         functions: list[object] = [self.transform, self.transform_sampler_output, self.worker_init_fn]
         functions += [n.dst for n in each_of(self._negatives) if isinstance(n, GivenNegatives) and callable(n.dst)]
         own_rows = isinstance(data, Data | HeteroData) or type(data[0]) is FeatureStore
-        gathers_groups = own_rows and self.transform_sampler_output is None and "filter_fn" not in replaced
+        gathers_groups = own_rows and self.transform_sampler_output is None and not own_filter
         exchanges = self._gpu is not None and self._exchanges()
         batches = Batches(
             sampler=seeds.sampler,
@@ -218,8 +219,8 @@ class ThreadedLoader(SeedLoader[Batch]):
             transform=self.transform,
             in_thread=self.filter_per_worker,
             gathers_groups=gathers_groups,
-            samples_alone="collate_fn" in replaced,
-            runs_user_code=bool(replaced) or any(function is not None for function in functions),
+            samples_alone=own_collate,
+            runs_user_code=own_collate or own_filter or any(function is not None for function in functions),
             pins=self._pins_batches,
             gathers_only=exchanges and self.transform is None and gathers_groups,
             trains=has_embeddings(data),
@@ -328,7 +329,7 @@ class ThreadedLoader(SeedLoader[Batch]):
 
     def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
         """Return the batch of some inputs, outside of any epoch."""
-        if "collate_fn" in self._replaced():
+        if self._replaces("collate_fn"):
             raise InputError(
                 "Expected the loader's own collate_fn for a batch of given seeds, got a subclass that replaces it, and "
                 "takes positions of seeds. Call loader(positions)."
@@ -337,10 +338,9 @@ class ThreadedLoader(SeedLoader[Batch]):
         batch: Batch = self._make_alone(key, lambda: self.filter_fn(self._seeds().around(inputs)))
         return batch
 
-    def _replaced(self) -> set[str]:
-        """Return which of ``collate_fn`` and ``filter_fn`` the user has replaced."""
-        names = ("collate_fn", "filter_fn")
-        return {k for k in names if getattr(getattr(self, k), "__func__", None) is not getattr(ThreadedLoader, k)}
+    def _replaces(self, name: Literal["collate_fn", "filter_fn"]) -> bool:
+        """Return whether the user has replaced this method."""
+        return getattr(getattr(self, name), "__func__", None) is not getattr(ThreadedLoader, name)
 
     def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""

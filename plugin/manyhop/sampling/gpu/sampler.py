@@ -48,6 +48,7 @@ class GPUSampler:
         self._inducer = Inducer(graph, self.device) if spec.subgraph == "induced" else None
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
+        self._latest: tuple[object, Pool] | None = None  # what a launch needed, and its pool
 
     def _make_plan(self, spec: NeighborSpec) -> Plan:
         return Plan(self.graph, spec, self.device)
@@ -97,11 +98,11 @@ class GPUSampler:
                 window = window or request.time_min is not None
                 exclude = exclude or request.exclude is not None
         num_batches, required = len(requests), tuple(most.values())
-        own = tuple([-(-n // 64) * 64 for n in required])
-        shape = Shape(num_batches, own, window, exclude)
+        asked = num_batches, required, window, exclude
+        if self._latest is not None and (latest := self._latest)[0] == asked:
+            return latest[1]
+        own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:
-            if shape in self._pools:  # no other one that fits is smaller
-                return self._pools[shape]
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
@@ -113,9 +114,12 @@ class GPUSampler:
                 )
             ]
             if fitting:
-                return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            self._pools[shape] = Pool(self._plan, shape, self._kernels)
-            return self._pools[shape]
+                pool = min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
+            else:
+                shape = Shape(num_batches, own, window, exclude)
+                pool = self._pools[shape] = Pool(self._plan, shape, self._kernels)
+        self._latest = asked, pool
+        return pool
 
 
 class Pending:

@@ -249,8 +249,7 @@ class HostMemory:
         self.descriptor_size = self.excluded_at + (2 * num_segments if shape.exclude else 0)
         self.descriptor = pinned(self.descriptor_size + 3 * extent.num_seeds)
         """The descriptor (see `kernels.tables`), followed by the seeds and times that come from the host."""
-        self.descriptor_address = self.descriptor.data_ptr()
-        self.seeds_address = self.descriptor_address + 8 * self.descriptor_size
+        self.seeds_address = self.descriptor.data_ptr() + 8 * self.descriptor_size
         """Address of the seeds and times that follow the descriptor."""
         self.reports = reports = Reports(
             nodes=pinned(hops * extent.num_type_ranges),

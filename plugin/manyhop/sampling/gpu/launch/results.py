@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,10 @@ class LaunchReport(NamedTuple):
     @classmethod
     def read(cls, nodes: Ints, edges: Ints, failed: Ints) -> LaunchReport:
         """Build a report from the numbers after each hop, ``[num_hops + 1, ..]``."""
+        if nodes.shape[1] == edges.shape[1] == 1:  # a batch alone: numpy is slower than Python for single numbers
+            (of_nodes,), (of_edges,) = nodes.T.tolist(), edges.T.tolist()
+            new = [of_nodes[0], *map(sub, of_nodes[1:], of_nodes)]
+            return cls([new], [[*map(sub, of_edges[1:], of_edges)]], of_nodes[-1:], of_edges[-1:], failed.tolist())
         added = nodes.copy()
         added[1:] -= nodes[:-1]
         return cls(

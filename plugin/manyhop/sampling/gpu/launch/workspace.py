@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from collections.abc import Sequence
@@ -132,19 +133,19 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
     types, shape, host = workspace.plan.types, workspace.shape, workspace.host
     descriptor_size = host.descriptor_size
     descriptor = [stamp] + [0] * (descriptor_size - 1)
-    address = host.seeds_address
+    address: int = host.seeds_address
     keep: list[Tensor] = []
-    arrays: list[Tensor] = []  # on the host: copied behind the descriptor, all at once
 
     def put(values: Tensor) -> int:
+        """Return the address of an array, which is copied behind the descriptor if it is on the host."""
         nonlocal address
         if values.is_cuda:
             values = values.to(workspace.plan.device, torch.int64).contiguous()
             keep.append(values)
             return values.data_ptr()
-        arrays.append(values)
-        at: int = address
-        address += 8 * values.shape[0]
+        values, at = values.contiguous(), address
+        ctypes.memmove(at, values.data_ptr(), values.nbytes)
+        address += values.nbytes
         return at
 
     batch, type_ranges, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
@@ -172,8 +173,6 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
             descriptor[at_segment : at_segment + 2] = ids.data_ptr(), ids.numel()
             keep.append(ids)
     host.write_descriptor(*descriptor)
-    if arrays:
-        torch.cat(arrays, out=host.descriptor[descriptor_size : (address - host.descriptor_address) // 8])
     return keep
 
 
