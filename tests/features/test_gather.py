@@ -305,6 +305,7 @@ def test_the_first_wrong_index_is_named_with_threads_too() -> None:
         (torch.zeros(5), torch.tensor([True]), "got .* torch.bool"),
         (torch.zeros(5), torch.tensor([[1]]), r"got \[1, 1\]"),
         (torch.zeros(5), [1], "got a list"),
+        (torch.zeros(5), None, "got a NoneType"),
         (torch.tensor(5.0), torch.tensor([0]), "rows along dimension 0"),
         (np.array(5.0), torch.tensor([0]), "rows along dimension 0"),
         (7, torch.tensor([0]), "rows along dimension 0, got a int"),

@@ -64,7 +64,7 @@ def gather(
     groups: dict[torch.device | None, list[int]] = {None: []}
     index, device = None, _HOST
     for i, request in enumerate(asked):
-        if request.index is not index:
+        if i == 0 or request.index is not index:
             index = _check_index(request)
             device = index.device if index.is_cuda else _HOST
         where: torch.device | None = device
