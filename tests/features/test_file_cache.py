@@ -18,7 +18,7 @@ from manyhop.features import cache_files, file_cache, gather
 from manyhop.features import cached_files as hot_files
 from manyhop.features.cached_files import not_counting
 from manyhop.features.cpu_lookup import choose_rows
-from manyhop.memory.known import records
+from manyhop.memory.known import known, records
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
 
@@ -139,6 +139,19 @@ def test_what_is_written_later_is_read(table):
     table[5] = -1.0
     assert file_cache(table) is None
     assert gather([(table, torch.tensor([5, 6]))])[0].equal(torch.stack([torch.full((WIDTH,), -1.0), rows[6]]))
+
+
+def test_a_cache_that_another_thread_removes_serves_its_last_gather(table):
+    table, rows = table
+
+    class Removed(hot_files.FileCache):
+        def is_of(self, source):
+            known(source).file_cache = None
+            return super().is_of(source)
+
+    cache_files([table], 0.5)
+    file_cache(table).__class__ = Removed
+    assert gather([(table, torch.arange(40))])[0].equal(rows[:40])
 
 
 def test_sizes_and_errors(table, tmp_path):

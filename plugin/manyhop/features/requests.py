@@ -119,8 +119,9 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
         layout = None
         if request.dim == 0 and request.index.device.type == "cpu":
             record = known_if_any(request.source)
-            if record is not None and record.file_cache is not None and record.file_cache.is_of(request.source):
-                results.append(record.file_cache.gather(request, pool))
+            cache = None if record is None else record.file_cache  # which another thread may replace
+            if cache is not None and cache.is_of(request.source):
+                results.append(cache.gather(request, pool))
                 continue
             layout = row_layout(request.source, request.name)
         if layout is None or layout.device.type != "cpu":
