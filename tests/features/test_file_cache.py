@@ -162,7 +162,8 @@ def test_sizes_and_errors(table, tmp_path):
         cache_files([table], "1GB")
     np.save(tmp_path / "y.npy", np.zeros((10, 4), np.float32))
     short = files.open(tmp_path / "y.npy").mapped()
-    cache_files([table, short], rows.nbytes // 4)
+    with torch.device("meta"):  # as if torch's default device were a GPU
+        cache_files([table, short], rows.nbytes // 4)
     assert file_cache(table).capacity == NUM_ROWS // 4
     assert file_cache(short) is None  # rows of 16 bytes
     with pytest.raises(FeatureError, match=r"in \[0, 4000\).*4000 \(at position 1\)"):

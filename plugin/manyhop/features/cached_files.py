@@ -302,7 +302,7 @@ def _make_cache(
         segment = node_segment(key, nbytes, lambda memory: None, what=_WHAT, remedy=_REMEDY)
     if place is None or segment is None:
         require_memory(_WHAT, nbytes, _REMEDY)
-        return FileCache(layout, torch.zeros(nbytes, dtype=torch.uint8), capacity, version, why=why)
+        return FileCache(layout, torch.zeros(nbytes, dtype=torch.uint8, device="cpu"), capacity, version, why=why)
     # Others read the rows that this process writes, so it reads the file, not the tensor, whose pages it may change.
     file = map_again(place)
     memory = torch.from_numpy(segment.memory[:nbytes])

@@ -68,6 +68,6 @@ def mask_of(ids: Any, count: int, where: str) -> Tensor:
         raise InputError(f"{where}: expected nodes, integers of shape [n], got {type(ids).__name__}.")
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= count):
         raise InputError(f"{where}: expected nodes in [0, {count}), got {int(ids.min())} to {int(ids.max())}.")
-    mask = torch.zeros(count, dtype=torch.bool)
+    mask = torch.zeros(count, dtype=torch.bool, device="cpu")
     mask[ids.long()] = True
     return mask

@@ -45,7 +45,7 @@ class EdgeSorter:
         self.piece = max(1024, memory // (3 * record + 32))
         """Number of edges per step."""
         self._all = _Pile(folder, "all", self._kinds)
-        self._degree = torch.zeros(0, dtype=torch.int64)
+        self._degree = torch.zeros(0, dtype=torch.int64, device="cpu")
         self._in_order = True
         self._last = 0
         self.num_src = 0
@@ -88,7 +88,7 @@ class EdgeSorter:
     def write(self, names: Mapping[str, Path], num_src: int, num_dst: int, *, progress: bool | None = None) -> None:
         """Write ``colptr``, ``row``, ``edge_index`` and the columns to files: by name."""
         _require_for(num_dst)
-        colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+        colptr = torch.zeros(num_dst + 1, dtype=torch.int64, device="cpu")
         torch.cumsum(self._degree, 0, out=colptr[1 : self.num_dst + 1])
         colptr[self.num_dst + 1 :] = self.num_edges
         with TensorFile(names["colptr"], (num_dst + 1,), torch.int64) as file:
@@ -120,7 +120,7 @@ class EdgeSorter:
         high = int(dst.max()) + 1
         if high > self.num_dst:
             _require_for(high)
-            grown = torch.zeros(high, dtype=torch.int64)
+            grown = torch.zeros(high, dtype=torch.int64, device="cpu")
             grown[: self.num_dst] = self._degree
             self._degree = grown
         self._degree.index_add_(0, dst, torch.ones_like(dst))
@@ -148,7 +148,7 @@ class EdgeSorter:
             limit = colptr[bounds[-1]] + self.piece
             bounds.append(max(bounds[-1] + 1, int(torch.searchsorted(colptr, limit, right=True)) - 1))
         piles = [_Pile(self._folder, f"bucket{k}", self._kinds) for k in range(len(bounds) - 1)]
-        inner = torch.tensor(bounds[1:-1], dtype=torch.int64)
+        inner = torch.tensor(bounds[1:-1], dtype=torch.int64, device="cpu")
         for piece in self._all.pieces(self.piece):
             bucket, order = torch.sort(torch.bucketize(piece["dst"], inner, right=True, out_int32=True), stable=True)
             piece = {name: values[order] for name, values in piece.items()}

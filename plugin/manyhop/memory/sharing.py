@@ -113,7 +113,7 @@ class _Parts:
                 f"Expected tensors on the CPU, got one on {storage.device}. Share them before they move to a device, "
                 "and move the batches: batch.to(device)."
             )
-        return self._add(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+        return self._add(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy())
 
     def add_buffer(self, buffer: pickle.PickleBuffer) -> None:
         """Add the memory of an array; called by the pickler."""

@@ -115,7 +115,8 @@ class Exchange(RowExchange):
         if rank not in self._servers:
             return torch.empty(0, dtype=dtype, device="cpu")
         node = self.world.nodes[rank]
-        return torch.cat([torch.tensor(counts, dtype=dtype), *(r.rows_at(node).to(dtype) for r in routes)])
+        numbers = torch.tensor(counts, dtype=dtype, device="cpu")
+        return torch.cat([numbers, *(r.rows_at(node).to(dtype) for r in routes)])
 
     def _give(self, routes: list[Routes], given: Counts, ids: Ids, parts: int, pool: BufferPool) -> None:
         """Send rows of this node to the ranks that request them, in parts, some of which are in flight at a time."""
@@ -236,7 +237,7 @@ def _route(request: RowRequest, shared: Shared, outs: Sequence[Tensor], pool: Bu
     if position_bits + shards.num_rows.bit_length() > 63:
         raise FeatureError(f"Expected fewer ids at a time of {shards.num_rows} rows, got {count}. Use smaller batches.")
     table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it remains empty: fewer steps
-    bounds = torch.tensor(shards.bounds)
+    bounds = torch.tensor(shards.bounds, device="cpu")
     offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64, device="cpu")
     table = pool.empty((1 << table_bits,), torch.int64)
     scratch = pool.empty((2 * count,), torch.int64)

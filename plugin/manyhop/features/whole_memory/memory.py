@@ -235,7 +235,7 @@ class WholeMemory:
 
     def _allocate(self) -> None:
         wmb, division = binding(), self.division
-        partition = torch.tensor(division.partition, dtype=torch.uint64).numpy()
+        partition = torch.tensor(division.partition, dtype=torch.uint64, device="cpu").numpy()
         handle, place = self._communicator.handle, self._type_and_location()
         self._handle = wmb.malloc(division.allocated_bytes, handle, *place, division.row_bytes, partition)
         self._number = self._communicator.add(self._handle)

@@ -88,7 +88,7 @@ def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None,
         return
     width = max(1, target.nbytes // max(1, len(wanted)))
     step = max(1, min(len(wanted), _STAGE_BYTES // width))
-    stages = [torch.empty((step, *rows.shape[1:]), dtype=rows.dtype, pin_memory=True) for _ in range(2)]
+    stages = [torch.empty((step, *rows.shape[1:]), dtype=rows.dtype, device="cpu", pin_memory=True) for _ in range(2)]
     copied = [torch.cuda.Event() for _ in stages]  # type: ignore[no-untyped-call]
     files = rows.paths[0].name if len(rows.paths) == 1 else f"{len(rows.paths)} files"
     bar = Progress(f"Reading {files}", target.nbytes, show=progress)

@@ -47,8 +47,8 @@ class Flight:
     def __init__(self, rank: int, ranks: int, device: torch.device, timeout: float) -> None:
         self.rank, self.ranks, self._device, self._timeout = rank, ranks, device, timeout
         pinned = device.type == "cuda"
-        self._reported = torch.empty(max(1, ranks - 1), IDS, dtype=torch.int64, pin_memory=pinned)
-        self._reported_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, pin_memory=pinned)
+        self._reported = torch.empty(max(1, ranks - 1), IDS, dtype=torch.int64, device="cpu", pin_memory=pinned)
+        self._reported_state = torch.empty(MOST_GROUPS, ranks + 3, dtype=torch.int64, device="cpu", pin_memory=pinned)
         self.reported, self.reported_state = self._reported.numpy()[: ranks - 1], self._reported_state.numpy()
         self._states = torch.zeros(2, MOST_GROUPS, ranks + 3, dtype=torch.int64, device=device)
         self._states_at = self._states.data_ptr()
