@@ -1,6 +1,7 @@
 """Saved states of loaders."""
 
 import json
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ def test_round_trip_through_json(change: dict[str, Any]) -> None:
     state = json.loads(json.dumps(STATE | change))
     assert read_state(state) == STATE | change
     assert read_state({k: v for k, v in state.items() if k != "sampler" or v}) == STATE | change
+    assert read_state(OrderedDict(state, loader=OrderedDict(LOADER))) == STATE | change
 
 
 def test_a_seed_that_is_not_drawn_yet() -> None:
@@ -74,7 +76,7 @@ def test_a_missing_sampler_is_named() -> None:
         (STATE | {"batch": -1}, "batch"),
         (STATE | {"epoch": "1"}, "epoch"),
         *((STATE | {"seed": seed}, "seed to be of type int") for seed in ("x", None, 1.5, True)),
-        (STATE | {"loader": None}, "loader to be of type dict, got None"),
+        (STATE | {"loader": None}, "loader to be of type Mapping, got None"),
         (STATE | {"drawn": None}, "drawn to be of type bool"),
         ({k: v for k, v in STATE.items() if k != "seed"}, "none called \\['seed'\\]"),
         ({k: v for k, v in STATE.items() if k != "seed"} | {"drawn": True}, "none called \\['seed'\\]"),

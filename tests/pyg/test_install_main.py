@@ -172,9 +172,9 @@ def test_a_module(write, main, monkeypatch, capsys):
     )
     monkeypatch.syspath_prepend(cwd)
     with pytest.raises(SystemExit) as end:
-        main("-m", "eco_package.train", "-m", "a")
+        main("-m", "eco_package.train", "-m", "a", "--", "b")
     assert end.value.code == 3
-    assert capsys.readouterr().out == "['-m', 'a'] eco_package manyhop_pyg.loaders.node True\n"
+    assert capsys.readouterr().out == "['-m', 'a', '--', 'b'] eco_package manyhop_pyg.loaders.node True\n"
 
 
 def test_a_script(write, main, capsys):

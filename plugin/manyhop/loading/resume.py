@@ -152,10 +152,10 @@ def read_state(state: object) -> dict[str, Any]:
     begun = not state.get("drawn") or state.get("batch")  # else the epoch may be without a seed
     if missing := sorted(_NAMES - _OPTIONAL - set(state)) or (["seed"] if begun and "seed" not in state else []):
         raise StateError(f"Expected the keys {sorted(_NAMES)}, got none called {missing}. The state is incomplete.")
-    for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": dict}.items():
-        value = state.get(name)
-        counts = name in ("epoch", "batch")
-        if name in state and (type(value) is not kind or (counts and state[name] < 0)):
+    for name, kind in {"epoch": int, "batch": int, "seed": int, "drawn": bool, "loader": Mapping}.items():
+        value, counts = state.get(name), name in ("epoch", "batch")
+        right = isinstance(value, kind) and (kind is bool) == (type(value) is bool)
+        if name in state and (not right or (counts and state[name] < 0)):
             least = ", at least 0" if counts else ""
             raise StateError(f"Expected {name} to be of type {kind.__name__}{least}, got {value!r}. It is damaged.")
     return dict.fromkeys(_OPTIONAL) | dict(state)

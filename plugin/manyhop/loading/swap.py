@@ -136,7 +136,7 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.argv = options.module or options.script
+    sys.argv = (options.module or []) + options.script  # after "--", arguments of a module are in `script`
     if not sys.argv:
         parser.error("Expected a script, or -m and a module, got none.")
     name = sys.argv[0]
