@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from gb_graphs import batches, random_graph
 
 import manyhop_dgl.graphbolt as gb
@@ -25,6 +26,27 @@ def test_calls_by_hand(seed):
     assert first != second
     seed(3)
     assert [draw(), draw()] == [first, second]
+
+
+@seeding
+def test_seeds_that_ranks_share(seed, tmp_path):
+    epochs = []
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for number in (3, 3, 4):
+            seed(number)
+            pipe = gb.DistributedItemSampler(gb.ItemSet(60, names="seeds"), 8, shuffle=True)
+            epochs.append([batch.seeds.tolist() for batch in gb.DataLoader(pipe)])
+    finally:
+        dist.destroy_process_group()
+    assert epochs[0] == epochs[1] != epochs[2]
+
+
+def test_a_state_brings_its_seed_into_the_chain():
+    saved, other = (items(shuffle=True, seed=number) for number in (1, 2))
+    loader = gb.DataLoader(other)
+    loader.load_state_dict(gb.DataLoader(saved).state_dict())
+    assert [batch.key for batch in other] == [batch.key for batch in saved]
 
 
 def test_any_batch_of_an_epoch_can_be_made_again():

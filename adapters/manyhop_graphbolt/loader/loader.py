@@ -168,6 +168,9 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _over_nodes(self) -> bool:
         return any(isinstance(rows, ShardedRows) for rows in self._sources())
 
+    def _draw_seed(self) -> int:
+        return draw()
+
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         if self.seed is None and progress.seed is None:
             progress.seed = draw()
@@ -255,4 +258,5 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             RankError: other ranks, which must load the state as well, load a different one, or are late.
         """
         super().load_state_dict(state)
-        self._chain.sampler.next_epoch = self._progress.epoch
+        sampler = self._chain.sampler
+        sampler.seed, sampler.next_epoch = self.seed, self._progress.epoch
