@@ -122,6 +122,13 @@ def test_stages_without_users(name):
         getattr(nodes(), name)
 
 
+@pytest.mark.parametrize("base", [gb.SubgraphSampler, gb.NeighborSampler])
+def test_stages_of_a_samplers_layers(base):
+    sampler = type("Mine", (base,), {"sampling_stages": None})
+    with pytest.raises(InputError, match="Expected Mine to define sample_subgraphs, got sampling_stages"):
+        sampler(nodes(), GRAPH, [2]) if base is gb.NeighborSampler else sampler(nodes())
+
+
 @pytest.mark.parametrize("name", ["LegacyDataset", "index_select", "load_from_shared_memory"])
 def test_names_without_users(name):
     with pytest.raises(AttributeError, match=f"{name} is not part of manyhop's GraphBolt. Use "):

@@ -186,6 +186,11 @@ class SubgraphSampler(MiniBatchTransformer):
     """
 
     def __init__(self, datapipe: Pipe) -> None:
+        if hasattr(self, "sampling_stages"):
+            raise InputError(
+                f"Expected {type(self).__name__} to define sample_subgraphs, got sampling_stages. Sample all layers in "
+                "sample_subgraphs."
+            )
         super().__init__(datapipe, self._sample)
 
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
