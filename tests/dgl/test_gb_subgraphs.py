@@ -136,7 +136,7 @@ def test_layers_for_pyg():
     assert edge_index.dtype == torch.int64
     assert size == (3, 3)
     small = layer(sampled_csc=gb.CSCFormatBase(torch.tensor([0, 2]).int(), torch.tensor([1, 2]).int())).to_pyg(x)
-    assert (small[0][1].shape, small[2], small[1].dtype) == ((1, 4), (3, 1), torch.int64)
+    assert (small.x[1].shape, small.size, small.edge_index.dtype) == ((1, 4), (3, 1), torch.int64)
     with pytest.raises(InputError, match=r"without types.*got a dict"):
         layer().to_pyg({"a": x})
     with pytest.raises(InputError, match="at least 3 nodes, got 2"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -71,6 +71,19 @@ def of_edges(csc: Any, of_columns: Tensor) -> Tensor:
 def columns_of_edges(csc: Any) -> Tensor:
     """Return ``[num_edges]``: the column of each edge, of the dtype of ``indices``."""
     return of_edges(csc, torch.arange(csc.indptr.numel() - 1, dtype=csc.indices.dtype, device=csc.indices.device))
+
+
+class PyGLayerData(NamedTuple):
+    """The arguments of a PyG layer, by node type and by edge type if the subgraph is heterogeneous."""
+
+    x: tuple[Any, Any]
+    """Features of the source nodes ``[num_rows, ...]`` and of the target nodes ``[num_columns, ...]``."""
+
+    edge_index: Any
+    """``[2, num_edges] int64``: source and target of each edge."""
+
+    size: Any
+    """Number of source nodes and of target nodes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -155,18 +168,13 @@ class SampledSubgraph(Movable):
             found[name] = _edges_between(csc[name], rows.get(src), columns.get(dst), pairs[name])
         return found
 
-    def to_pyg(self, x: Any) -> tuple[tuple[Any, Any], Any, Any]:
+    def to_pyg(self, x: Any) -> PyGLayerData:
         """Return the arguments of a layer of PyG: ``layer(*subgraph.to_pyg(x))``.
 
         The target nodes of each type are the first of its source nodes, as in subgraphs that samplers make.
 
         Args:
             x: features of the rows ``[num_rows, ...]``; by node type if the subgraph is heterogeneous.
-
-        Returns:
-            The features of the source nodes and of the target nodes ``[num_columns, ...]``; ``edge_index [2, num_edges]
-            int64``; the numbers of source and of target nodes. By node type and by edge type if the subgraph is
-            heterogeneous.
 
         Raises:
             InputError: features by type for a homogeneous subgraph, or vice versa; too few types or nodes.
@@ -189,7 +197,7 @@ class SampledSubgraph(Movable):
                 )
             targets[dst], sizes[name] = target[:num_columns], (features[src].size(0), num_columns)
             edges[name] = torch.stack((csc.indices, columns_of_edges(csc))).long()
-        return (x, as_given(targets)), as_given(edges), as_given(sizes)
+        return PyGLayerData((x, as_given(targets)), as_given(edges), as_given(sizes))
 
     def __repr__(self) -> str:
         names = ("sampled_csc", "original_row_node_ids", "original_edge_ids", "original_column_node_ids")
