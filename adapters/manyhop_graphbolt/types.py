@@ -149,7 +149,7 @@ def move(value: object, device: torch.device | str, non_blocking: bool, known: d
             if id(part) not in known:
                 known[id(part)] = part.to(device, non_blocking=non_blocking)
             return known[id(part)]
-        if isinstance(part, Movable):
+        if isinstance(part, Movable) and type(part).to is Movable.to:  # else it is the user's own
             return part.to(device, non_blocking, known=known)
         return part.to(device) if hasattr(part, "to") else part
 

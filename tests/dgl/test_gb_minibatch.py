@@ -1,5 +1,7 @@
 """MiniBatch: its names, what is moved, blocks and pairs."""
 
+import sys
+
 import pytest
 import torch
 from gb_graphs import batches, random_graph, random_hetero_graph
@@ -60,6 +62,20 @@ def test_to_moves_layers_and_each_tensor_once():
     assert layers[0].sampled_csc.indices.device.type == layers[1].original_edge_ids.device.type == "meta"
     assert minibatch.input_nodes is layers[0].original_row_node_ids
     assert layers[0].original_column_node_ids is layers[1].original_row_node_ids
+
+
+def test_a_class_of_the_user_moves_itself():
+    class Mine(gb.MiniBatch):
+        def to(self, device):
+            return gb.MiniBatch(seeds=self.seeds.to(device), labels="mine")
+
+    (minibatch,) = gb.ItemSampler(gb.ItemSet(4), 4, lambda ids, names: Mine(seeds=ids)).copy_to("meta")
+    assert (minibatch.seeds.device.type, minibatch.labels) == ("meta", "mine")
+
+
+def test_no_blocks_without_layers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)  # it is not needed
+    assert gb.MiniBatch().blocks is gb.MiniBatch(sampled_subgraphs=[]).blocks is None
 
 
 def test_pairs_with_labels_of_seeds():

@@ -179,13 +179,15 @@ class MiniBatch(Movable):
         Raises:
             MissingExtraError: DGL is not installed; or it is for CPUs only, and the minibatch is on a GPU.
         """
+        if not self.sampled_subgraphs:
+            return None
         try:
             import dgl  # noqa: F401
         except ModuleNotFoundError as error:
             if error.name != "dgl":
                 raise
             raise MissingExtraError("dgl", "dgl", "MiniBatch.blocks") from None
-        return [_block(layer, with_nodes=i == 0) for i, layer in enumerate(self.sampled_subgraphs or ())] or None
+        return [_block(layer, with_nodes=i == 0) for i, layer in enumerate(self.sampled_subgraphs)]
 
     @property
     def node_pairs_with_labels(self) -> tuple[Any, Nodes] | None:
