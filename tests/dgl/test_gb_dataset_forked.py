@@ -9,14 +9,19 @@ from gb_dataset_folders import write_homogeneous
 
 SCRIPT = textwrap.dedent(
     """
-    import multiprocessing, sys
+    import multiprocessing, os, sys
     import torch
     import manyhop_dgl.graphbolt as gb
+    from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked
 
     def load():
         dataset = gb.OnDiskDataset(sys.argv[1], force_preprocess=True).load()
         assert dataset.graph.num_edges == 100_000
         assert torch.get_num_threads() == 2
+
+    before = len(os.listdir("/proc/self/task"))
+    with on_one_core_if_forked():
+        assert len(os.listdir("/proc/self/task")) == before  # starts none where it has nothing to do
 
     torch.set_num_threads(2)
     print((torch.rand(1_000_000) * 2).sum())  # OpenMP's threads are there

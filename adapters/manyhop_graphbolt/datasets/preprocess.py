@@ -31,8 +31,11 @@ def on_one_core_if_forked() -> Iterator[None]:
     OpenMP does not survive a fork: where the parent's operators have used multiple threads, the first operator of the
     child that does so waits for ever for threads which only the parent has.
     """
+    if os.getpid() == _IMPORTED_IN:
+        yield  # set_num_threads, even to the same number, would start a pool of threads
+        return
     before = torch.get_num_threads()
-    torch.set_num_threads(before if os.getpid() == _IMPORTED_IN else 1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
