@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import manyhop
 from manyhop.errors import InputError
+from manyhop.loading.pipeline import WorkerThreads
 from manyhop_pyg import NeighborLoader
 
 
@@ -45,6 +47,24 @@ def end_in_mid_epoch(num_workers, persistent, dropped):
     return first.batch_size, found, after
 
 
+def end_with_a_stuck_batch():
+    """Return the seconds that the end of a run takes if one of its loaders is making a batch."""
+    WorkerThreads.close_seconds, begun, continues = 1.0, threading.Event(), threading.Event()
+    loaders = [
+        NeighborLoader(
+            graph(), [2], batch_size=2, distributed=True, filter_per_worker=True, num_workers=1, transform=transform
+        )
+        for transform in (lambda batch: (begun.set(), continues.wait(60)), *[None] * 5)
+    ]
+    iterators = [iter(loader) for loader in loaders]
+    begun.wait()
+    start = time.monotonic()
+    manyhop.shutdown()
+    seconds = time.monotonic() - start
+    continues.set()
+    return len(iterators), seconds
+
+
 def fail_at_the_end():
     """Something that fails at the end keeps nothing else from ending."""
     ended = []
@@ -68,6 +88,11 @@ def test_threads_end_before_what_is_older_than_their_loader(launcher, dropped):
             assert result.exit_code == 0, (case, result)
             assert result.value[:2] == (2, [0]), (case, result)
             assert dropped or "after manyhop.shutdown()" in result.value[2], case
+
+
+def test_a_stuck_batch_is_waited_for_once(launcher):
+    ((loaders, seconds),) = launcher.run(end_with_a_stuck_batch, world_size=1)
+    assert 1 <= seconds < loaders
 
 
 def test_all_ends_are_called(launcher):

@@ -119,6 +119,7 @@ def _end_threads() -> None:
     for iterator in list(_iterators):
         iterator.end()
     end_workers(_running)
+    _running.clear()  # each loader calls this: a stuck thread is waited for once
 
 
 def join_ranks(
