@@ -187,7 +187,7 @@ class Scheduler:
 
         self._rounds += 1
         title = _END if needed is None else needed.caller.title
-        mine = torch.tensor(want)
+        mine = torch.tensor(want, device="cpu")
         every = [torch.empty_like(mine) for _ in range(self._size)]
         store = control.store()
         try:

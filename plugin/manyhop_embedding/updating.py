@@ -93,5 +93,5 @@ def update(gradients: Gradients, change: Change) -> None:
 
 def _cut(ids: Tensor, parts: int) -> list[tuple[int, int]]:
     """Cut positions of ascending row numbers into ranges of about the same length; a row is in one of them only."""
-    at = torch.tensor([len(ids) * k // parts for k in range(1, parts)], dtype=torch.int64)
+    at = torch.tensor([len(ids) * k // parts for k in range(1, parts)], dtype=torch.int64, device="cpu")
     return list(pairwise([0, *torch.searchsorted(ids, ids[at]).tolist(), len(ids)]))

@@ -130,7 +130,7 @@ class DeferredCSC(CSC):
             return self._made.part(number, num_parts)
         row, col = self._edges()
         begin, end = (self.num_edges * k // num_parts for k in (number, number + 1))
-        ids = torch.arange(begin, end)
+        ids = torch.arange(begin, end, device="cpu")
         return EdgeSlice(row=row[begin:end], col=col[begin:end], edge_id=ids, time=None, weight=None)
 
     def _found(self) -> CSC | None:
@@ -249,7 +249,7 @@ class PartCSC(DeferredCSC):
             GraphError: they have been changed in place.
         """
         row, col = self._edges()
-        ids = torch.arange(self._first, self._first + row.numel())
+        ids = torch.arange(self._first, self._first + row.numel(), device="cpu")
         return EdgeSlice(row=row, col=col, edge_id=ids, time=self.time, weight=None)
 
     def _refuse(self) -> NoReturn:

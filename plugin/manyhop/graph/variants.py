@@ -176,9 +176,9 @@ def has_edges(graph: Graph, edge_type: EdgeType, src: Tensor, dst: Tensor) -> Te
     csc = graph.csc[edge_type]
     begin, degree = csc.colptr[dst], _degrees(csc, dst)
     pair = torch.repeat_interleave(degree)
-    position = torch.arange(len(pair)) - (degree.cumsum(0) - degree)[pair] + begin[pair]
+    position = torch.arange(len(pair), device="cpu") - (degree.cumsum(0) - degree)[pair] + begin[pair]
     found = csc.row[position] == src[pair]
-    return torch.zeros(len(src), dtype=torch.bool).index_put_((pair[found],), torch.tensor(True))
+    return torch.zeros(len(src), dtype=torch.bool, device="cpu").index_fill_(0, pair[found], True)
 
 
 def reverse_edges(graph: Graph) -> Graph:

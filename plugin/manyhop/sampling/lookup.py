@@ -189,7 +189,7 @@ class EdgeIds(_Table[tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]]):
             32 * csc.num_edges,  # sorting takes more than the table
             "Leave exclude_seed_edges out, or use a machine with more memory.",
         )
-        column = torch.repeat_interleave(torch.arange(csc.num_dst), torch.diff(csc.colptr))
+        column = torch.repeat_interleave(torch.arange(csc.num_dst, device="cpu"), torch.diff(csc.colptr))
         by_source = columns.group(column, csc.row, csc.num_dst, csc.num_src)  # its columns are our sources
         ordered = columns.group(by_source.position, by_source.row, csc.num_edges, csc.num_dst)
         order = ordered.row.numpy()

@@ -154,7 +154,7 @@ def sample_together(
     for node_type, found in pieces.items():
         ids = torch.cat([piece.ids for piece in found])
         seeds[node_type], index = (
-            (ids, torch.arange(ids.numel())) if disjoint else torch.unique(ids, return_inverse=True)
+            (ids, torch.arange(ids.numel(), device="cpu")) if disjoint else torch.unique(ids, return_inverse=True)
         )
         sizes = [piece.ids.numel() for piece in found]
         local.update(zip([piece.place for piece in found], torch.split(index, sizes), strict=True))
@@ -217,7 +217,7 @@ class _Piece(NamedTuple):
 
     def seed_edges(self) -> Tensor:
         """Return the seed edge of each of :attr:`ids`, numbered through the edge types."""
-        return self.first_edge + torch.arange(self.ids.numel()) % max(self.request.src.numel(), 1)
+        return self.first_edge + torch.arange(self.ids.numel(), device="cpu") % max(self.request.src.numel(), 1)
 
 
 def _times(
@@ -233,4 +233,4 @@ def _times(
 
 def _repeat(values: Tensor, n: int) -> Tensor:
     """Return ``[n]``: entry ``j`` is ``values[j % len(values)]``."""
-    return values if n == values.numel() else values[torch.arange(n) % max(values.numel(), 1)]
+    return values if n == values.numel() else values[torch.arange(n, device="cpu") % max(values.numel(), 1)]

@@ -159,7 +159,9 @@ class Inputs:
         spare = _spare[self._device, width]
         if spare:
             torch.cuda.synchronize(self._device)
-        slots = spare.pop() if spare else torch.empty((_SLOTS, width), dtype=torch.int64, pin_memory=is_cuda)
+        slots = (
+            spare.pop() if spare else torch.empty((_SLOTS, width), dtype=torch.int64, device="cpu", pin_memory=is_cuda)
+        )
         if is_cuda:
             weakref.finalize(self, spare.append, slots).atexit = False
         self._slots: Any = slots.numpy()

@@ -97,7 +97,7 @@ def upload(tensors: Sequence[Tensor | None], device: torch.device) -> list[Tenso
     for dtype, positions in by_dtype.items():
         parts = [tensor for i in positions if (tensor := tensors[i]) is not None]
         sizes = [part.numel() for part in parts]
-        staging = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
+        staging = torch.empty(sum(sizes), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
         torch.cat([part.reshape(-1) for part in parts], out=staging)
         sent = torch.split(staging.to(device, non_blocking=True), sizes)
         for i, part, flat in zip(positions, parts, sent, strict=True):

@@ -81,7 +81,7 @@ def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) 
 def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Begin to sample a group around seeds that need no lookup kernel, without learning sizes."""
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
-    positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
+    positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items), device="cpu") for k in batches]
     keys = [BatchKey(0, 0, batch) for batch in batches]
     adapter.seeds.begin(gpu.sampling, adapter.seeds.inputs(positions), keys)
 

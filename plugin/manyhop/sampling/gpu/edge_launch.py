@@ -151,7 +151,7 @@ class Launch:
         state_at = lengths_at + num_rows
         arrays_at = state_at + _STATE_COUNTS + num_rows
         size = arrays_at + sum(x.numel() for x in here)
-        staging = torch.empty(size, dtype=torch.int64, pin_memory=device.type == "cuda")
+        staging = torch.empty(size, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
         memory = torch.empty(size, dtype=torch.int64, device=device) if device.type == "cuda" else staging
         self.descriptor, self.state = memory, memory[state_at:arrays_at]
 

@@ -57,7 +57,7 @@ def fill(columns: npt.NDArray[np.int64], device: torch.device) -> None:
         device: where kernels run.
     """
     if len(columns):
-        staging = torch.empty(columns.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+        staging = torch.empty(columns.shape, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
         staging.numpy()[:] = columns
         tiles = min(-(-int(columns[:, 2].max() + 1) // int(TILE.value)), _MOST_TILES)
         with as_current(device):

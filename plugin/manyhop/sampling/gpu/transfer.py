@@ -63,7 +63,7 @@ def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device
     """
     flat = [part.ravel() if isinstance(part, np.ndarray) else part.numpy() for part in parts]
     begins = np.cumsum([0] + [part.size + part.size % 2 for part in flat]).tolist()
-    staging = torch.empty(begins[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
+    staging = torch.empty(begins[-1], dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
     host = staging.numpy()
     for part, begin in zip(flat, begins, strict=False):
         host[begin : begin + part.size] = part
@@ -77,7 +77,7 @@ class Readback:
     def __init__(self, source: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
         if source.is_cuda:
-            self._host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            self._host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
             self._host.copy_(source, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()

@@ -185,7 +185,7 @@ def fill(
         at += 8 * layout.num_ids
         mask_at += layout.num_masks
     shape = sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]
-    staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+    staging = torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
     jobs = staging.numpy()
     np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = np.array(added, dtype=np.int64).reshape(len(jobs), -1)

@@ -240,7 +240,7 @@ class HostMemory:
         pin, hops, num_segments = plan.device.type == "cuda", plan.num_hops + 1, extent.num_segments
 
         def pinned(n: int) -> Tensor:
-            return torch.zeros(max(n, 1), dtype=torch.int64, pin_memory=pin)
+            return torch.zeros(max(n, 1), dtype=torch.int64, device="cpu", pin_memory=pin)
 
         self.excluded_at = (
             t.BATCHES.value + shape.num_batches * t.BATCH_COLUMNS.value + extent.num_type_ranges * t.SEED_COLUMNS.value
