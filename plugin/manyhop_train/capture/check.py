@@ -114,7 +114,7 @@ class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
                 problem = problem or name
             elif grad is not None and p.grad is not None and place_of(grad) not in self.end.values:
                 pairs.append(_Pair("gradient", name, grad, p.grad, None))
-        low = self._state.low or torch.is_autocast_enabled(self._device.type)
+        low = self.low or self._state.low or torch.is_autocast_enabled(self._device.type)
         found = _judge(pairs, _TOLERANCE_16 if low else _TOLERANCE)
         return found if problem is None else {"": (math.inf, problem), **found}
 
