@@ -267,6 +267,7 @@ def refused(what):
     make = {
         "alone": lambda: make_chain(store, False, sampler=gb.ItemSampler),
         "uneven": lambda: make_chain(store, False, even=False),
+        "unequal": lambda: make_chain(make_store(False), False, even=manyhop.init().rank == 0),
         "twice": lambda: make_chain(store, False).fetch_feature(store, ["x"]),
         "uneven on GPUs": lambda: make_chain(make_store(False), False, even=False, copy_to="first"),
         "between": lambda: gb.FeatureFetcher(without_features().copy_to("cuda"), store, ["x"]),
@@ -290,6 +291,7 @@ def without_features():
 REFUSED = [
     ("alone", "Expected a DistributedItemSampler.*node feature 'x' for every minibatch, got a ItemSampler"),
     ("uneven", "that 2 ranks can share evenly.*got 15. Pass drop_uneven_inputs=True"),
+    ("unequal", "the same drop_uneven_inputs on all ranks, got true on rank 0; false on rank 1"),
     ("twice", "Expected one fetch_feature, .* got 2"),
     ("uneven on GPUs", "that 2 ranks can share evenly.*got 15. Pass drop_uneven_inputs=True"),
     ("between", "copy_to.* before one stage that samples all layers, or after fetch_feature"),
@@ -305,4 +307,4 @@ def test_ranks_that_could_not_stay_in_step(launcher, on_gpu):
     found = launcher.run_each(refused, [(what,) for what, _ in cases], node_of=TWO, env=ENV)
     for (what, text), errors in zip(cases, found, strict=True):
         for error in errors:
-            assert re.search(f"(?s)InputError: .*{text}", error), (what, error)
+            assert re.search(f"(?s)(Input|Rank)Error: .*{text}", error), (what, error)

@@ -377,8 +377,8 @@ class ChainFacts:
     def of_ranks(self) -> dict[str, object]:
         """Return the facts that must be equal on all ranks, in the order of error messages."""
         sampler = self._chain.sampler
-        facts: dict[str, object] = {"num_items": sampler.plan.num_items, "uneven": sampler.deal().uneven}
-        facts |= plain(self.of_state())
+        facts: dict[str, object] = {"num_items": sampler.plan.num_items}
+        facts |= {"drop_uneven_inputs": sampler.deal().uneven == "drop", **plain(self.of_state())}
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
     def of_state(self) -> dict[str, object]:
