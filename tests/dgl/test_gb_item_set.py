@@ -91,6 +91,12 @@ def test_names():
         gb.ItemSet(torch.arange(3).to(torch.uint64), names="seeds")
 
 
+def test_items_are_replaced_as_in_examples_of_graphbolt():
+    item_set = gb.HeteroItemSet({"a:b:c": gb.ItemSet((torch.zeros(3, 2), torch.arange(3)), names=("seeds", "labels"))})
+    item_set._itemsets["a:b:c"]._items = tuple(item.int() for item in item_set._itemsets["a:b:c"]._items)
+    assert [item.dtype for item in item_set[:2]["a:b:c"]] == [torch.int32, torch.int32]
+
+
 def test_several_types():
     assert gb.ItemSetDict is gb.HeteroItemSet
     user = gb.ItemSet((torch.arange(3), torch.arange(10, 13)), names=("seeds", "labels"))

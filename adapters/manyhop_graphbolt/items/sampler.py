@@ -119,7 +119,7 @@ class HeteroItemSet:
         for key, itemset in itemsets.items():
             if not isinstance(itemset, ItemSet):
                 raise InputError(f"Expected an ItemSet for '{key}', got a {type(itemset).__name__}. Pass ItemSet(...).")
-        self.by_type = dict(itemsets)
+        self.by_type = self._itemsets = dict(itemsets)  # the second is GraphBolt's name, which its examples use
         self.names, *others = [itemset.names for itemset in itemsets.values()]
         if any(names != self.names for names in others):
             got = {key: itemset.names for key, itemset in itemsets.items()}
