@@ -68,7 +68,7 @@ def with_data(name, at):
     found = []
     for make in (manyhop_dgl.Graph, lambda edges, n: dgl.graph(edges, num_nodes=n)):
         g = make(tuple(data["edges"] % NUM_NODES), NUM_NODES)
-        g.ndata["x"], g.edata["w"] = data["x"], data["w"]
+        g.ndata["x"], g.edata["w"], g.edata["x"] = data["x"], data["w"], torch.ones(400)
         for prob in (None, "w"):
             sampler = manyhop_dgl.NeighborSampler([2], prob=prob)
             try:
@@ -80,7 +80,8 @@ def with_data(name, at):
 
 
 @pytest.mark.parametrize(
-    ("name", "named"), [("edges", ["edges"] * 4), ("x", ["data 'x'"] * 4), ("w", ["data 'w'", "weights"] * 2)]
+    ("name", "named"),
+    [("edges", ["edges"] * 4), ("x", ["node data 'x'"] * 4), ("w", ["edge data 'w'", "weights"] * 2)],
 )
 def test_edges_weights_and_features_that_differ_are_named(launcher, name, named):
     for messages in launcher.run(with_data, name, 100):

@@ -35,8 +35,9 @@ class LoaderFacts:
             facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
         found = frames(loader.graph)
         facts |= {
-            f"data '{name}'{of_type(kind)}": rows_fact(value)
-            for kind, by_name in (*found.nodes.items(), *found.edges.items())
+            f"{what} data '{name}'{of_type(kind)}": rows_fact(value)
+            for what, frames_of in (("node", found.nodes), ("edge", found.edges))
+            for kind, by_name in frames_of.items()
             for name, value in by_name.items()
         }
         facts["data to prefetch"] = plain(
