@@ -13,6 +13,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import PlacedGraph
 from manyhop_dgl.graph import topology as topology_
 from manyhop_dgl.graph.topology import topology_of
+from manyhop_dgl.samplers.plan import Plan
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -165,6 +166,22 @@ def test_tables_go_with_their_graph(kind):
     del g
     gc.collect()
     assert kept() is None
+
+
+def test_plans_go_with_their_sampler():
+    """Their memory, and on a GPU the edges."""
+
+    def plans():
+        gc.collect()
+        return sum(isinstance(found, Plan) for found in gc.get_objects())
+
+    g, before = dgl.rand_graph(10, 40), plans()
+    sampler = manyhop_dgl.NeighborSampler([2])
+    sampler.sample(g, torch.arange(3))
+    list(manyhop_dgl.DataLoader(g, torch.arange(3), sampler, output="tensors", num_workers=1))
+    assert plans() == before + 1
+    del sampler
+    assert plans() == before
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

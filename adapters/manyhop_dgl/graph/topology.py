@@ -38,6 +38,7 @@ T = TypeVar("T")
 EdgeDir = Literal["in", "out"]
 _Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
 """``edge_dir``, ``prob`` and ``mask``."""
+_Made: TypeAlias = weakref.WeakKeyDictionary[object, dict[object, Any]]
 
 
 def of_type(kind: object) -> str:
@@ -127,16 +128,17 @@ class Topology:
     latest_walks: list[Walker] = field(default_factory=list, compare=False, repr=False)
     """At most one: the sampler of the latest random walks, which may have a table of the edges."""
 
-    _made: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    _made: _Made = field(default_factory=weakref.WeakKeyDictionary, compare=False, repr=False)
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
-        """Return ``make()``, which is called once for each key. Safe to call from multiple threads."""
-        made: T | None = self._made.get(key)
+    def once(self, owner: object, key: object, make: Callable[[], T]) -> T:
+        """Return ``make()``, called once for each key and kept as long as ``owner``. Multiple threads may call it."""
+        made: T | None = self._made.get(owner, {}).get(key)
         if made is None:
             with _lock:
-                made = self._made.get(key)
+                of_owner = self._made.setdefault(owner, {})
+                made = of_owner.get(key)
                 if made is None:
-                    made = self._made[key] = make()
+                    made = of_owner[key] = make()
         return made
 
 

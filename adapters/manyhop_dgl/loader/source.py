@@ -235,7 +235,7 @@ class GPUSampling:
                 )
             return self._plan
         device = CPU if on_cpu_only(arguments) else self.device
-        plan = arguments.plan(topology, device, self._where)
+        plan = arguments.plan(topology, device, self._where, owner=self._sampler.plan_owner)
         if plan is not self._plan:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # its tables are complete, for the streams of other threads
@@ -358,7 +358,8 @@ class Source:
             arguments = self._sampler.arguments()
             topology = arguments.topology(loader.graph)
             request, dress = self._request(topology, indices, sampler.next_key(), CPU)
-            batch = dress(arguments.plan(topology, CPU).sample(request, self._pad))
+            plan = arguments.plan(topology, CPU, owner=self._sampler.plan_owner)
+            batch = dress(plan.sample(request, self._pad))
         else:
             batch = sampler.sample(loader.graph, indices)
         if (rank_batch := current_batch()) is not None:

@@ -29,7 +29,7 @@ from manyhop_dgl.samplers.arguments import (
 from manyhop_dgl.samplers.blocks import move, to_blocks
 from manyhop_dgl.samplers.features import with_rows
 from manyhop_dgl.samplers.keys import Keys
-from manyhop_dgl.samplers.plan import CPU, Arguments, as_device, parse_device
+from manyhop_dgl.samplers.plan import CPU, Arguments, PlanOwner, as_device, parse_device
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
@@ -54,6 +54,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         for name in ("prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats"):
             check_names(getattr(self, name), name)
         self._keys = Keys(seed)
+        self.plan_owner = PlanOwner()
 
     def arguments(self) -> Arguments:
         """Return how neighbours are sampled, by the current attributes."""
@@ -87,7 +88,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
-        output_nodes, tensors = self.arguments().sample(g, seed_nodes, exclude_eids, self.next_key(), CPU)
+        key, owner = self.next_key(), self.plan_owner
+        output_nodes, tensors = self.arguments().sample(g, seed_nodes, exclude_eids, key, CPU, owner)
         blocks = to_blocks(tensors, g)
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
@@ -129,8 +131,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
         check_names(node_features, "node_features")
         check_names(edge_features, "edge_features")
-        own = self.next_key() if key is None else batch_key(key)
-        tensors = self.arguments().sample(g, seed_nodes, exclude_eids, own, as_device(device))[1]
+        own, there = self.next_key() if key is None else batch_key(key), as_device(device)
+        tensors = self.arguments().sample(g, seed_nodes, exclude_eids, own, there, self.plan_owner)[1]
         return with_rows(tensors, g, node_features, edge_features)
 
     def __repr__(self) -> str:

@@ -191,6 +191,14 @@ def as_device(device: torch.device | str | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found
 
 
+class PlanOwner:
+    """What plans are kept for: a sampler, whose copies in other processes make their own."""
+
+
+_CALLS = PlanOwner()
+"""Of all calls without a sampler."""
+
+
 @dataclass(frozen=True)
 class Arguments:
     """How neighbours are sampled, in the user's terms."""
@@ -219,18 +227,26 @@ class Arguments:
     def check(self, device: torch.device) -> None:
         """Raise InputError if a device does not support the sampling."""
 
-    def plan(self, topology: Topology, device: torch.device, where: Place = "device") -> Plan:
-        """Return the engine for a topology, which a GPU reads from ``where``; it is kept as long as the topology."""
-        return topology.once((self, device, where), lambda: Plan(topology, self, device, where))
+    def plan(
+        self, topology: Topology, device: torch.device, where: Place = "device", *, owner: PlanOwner = _CALLS
+    ) -> Plan:
+        """Return the engine for a topology, which a GPU reads from ``where``; kept as long as topology and owner."""
+        return topology.once(owner, (self, device, where), lambda: Plan(topology, self, device, where))
 
     def sample(
-        self, g: GraphLike, seed_nodes: object, exclude_eids: object, key: BatchKey, device: torch.device
+        self,
+        g: GraphLike,
+        seed_nodes: object,
+        exclude_eids: object,
+        key: BatchKey,
+        device: torch.device,
+        owner: PlanOwner = _CALLS,
     ) -> tuple[Nodes, BlockTensors]:
         """Sample around the seeds of a user; return also these, with the graph's dtype."""
         topology = self.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
         request = NodeRequest(key=key, seeds=seeds, exclude=read_exclude(exclude_eids, topology))
-        return output_nodes, self.plan(topology, device).sample(request)
+        return output_nodes, self.plan(topology, device, owner=owner).sample(request)
 
 
 class Plan:
