@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers_pyg import check_batch
+from torch_geometric.data import Data
 
 from manyhop.errors import InputError
 from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
@@ -42,6 +43,20 @@ def test_a_window_of_all_seeds_is_the_same(data):
     for a, b in zip(one, each, strict=True):
         assert torch.equal(a.edge_index, b.edge_index)
         assert torch.equal(a.n_id, b.n_id)
+
+
+@pytest.mark.parametrize("window", [10, 10.0, 10.5, torch.tensor(10)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.uint8])
+def test_a_window_begins_exactly(window, dtype):
+    now = 5 if dtype is torch.uint8 else 1_700_000_000
+    time = (now + torch.arange(-15, 5)).clamp(min=0)
+    edges = torch.stack([torch.arange(20), torch.zeros(20, dtype=torch.int64)])
+    data = Data(edge_index=edges, edge_time=time.to(dtype), num_nodes=30)
+    given = torch.tensor([now], dtype=torch.int64 if dtype is torch.float64 else dtype)
+    loader = NeighborLoader(data, [-1], torch.tensor([0]), given, time_attr="edge_time", time_window=window)
+    (batch,) = loader
+    assert batch.num_edges == (16 if dtype is torch.uint8 else 11)
+    assert loader.state_dict()["loader"]["time_window"] == window
 
 
 @pytest.mark.parametrize("negatives", [None, "binary", "triplet", GivenNegatives(torch.arange(300).view(-1, 1) % 60)])

@@ -143,7 +143,8 @@ class NeighborSampler(_Sampler):
             backward=sample_direction == "backward",
         )
         claim_place(data, self.topology)
-        self.time_window, self.requests = time_window, SeedRequests(self.topology, time_window)
+        self.requests = SeedRequests(self.topology, time_window)
+        self.time_window = self.requests.window
         self._weighted = weight_attr is not None
         if not directed:
             warnings.warn(

@@ -86,12 +86,13 @@ class SeedRequests:
     """Converts PyG's sampler inputs to requests of the engine. With ``time_window``, neighbours are at most so old."""
 
     def __init__(self, topology: Topology, time_window: float | None) -> None:
+        if isinstance(time_window, Tensor) and time_window.dim() == 0:
+            time_window = time_window.item()
         if time_window is not None:
             if not topology.is_temporal:
                 raise InputError(f"Expected time_attr with time_window={time_window}, got None. Name the times.")
-            number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
-            real("time_window", number, "the unit of the times", finite=False)
-        self._topology, self._window = topology, time_window
+            real("time_window", time_window, "the unit of the times", finite=False)
+        self._topology, self.window = topology, time_window
         self._is_temporal = topology.is_temporal
         self._node_types: dict[NodeType | None, NodeType] = {t: t for t in topology.graph.node_types}
         if not topology.hetero:
@@ -104,7 +105,7 @@ class SeedRequests:
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
             node_type = self._node_types.get(name) or self._topology.node_type(name)
-            usual = type(ids) is Tensor and ids.dtype == torch.int64  # the engine checks the rest
+            usual = type(ids) is Tensor and ids.dtype == torch.int64 and not ids.is_neg()  # the engine checks the rest
             seeds[node_type] = ids if usual else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
                 continue
@@ -184,17 +185,19 @@ class SeedRequests:
         start, topology = None, self._topology
         if time.dim() == 2:
             start, time = time.unbind(1)
-            if self._window is not None:
+            if self.window is not None:
                 raise InputError(
-                    f"Expected one time per seed with time_window={self._window}, got start and end. Pass one of them."
+                    f"Expected one time per seed with time_window={self.window}, got start and end. Pass one of them."
                 )
             if bool((start > time).any()):
                 at = int((start > time).nonzero()[0])
                 raise InputError(
                     f"Expected times [start, end] of each seed, got [{start[at]}, {time[at]}] of seed {at}."
                 )
-        elif self._window is not None:
-            start = time - self._window
+        elif self.window is not None and (topology.floating_time or time.is_floating_point()):
+            start = (time if time.is_floating_point() else time.double()) - self.window
+        elif self.window is not None:  # floats would round times of 2**24 and more
+            start = time.long() - int(min(self.window, 1 << 62))
         return topology.seed_time(time), None if start is None else topology.seed_time(start, earliest=True)
 
 
