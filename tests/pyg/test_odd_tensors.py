@@ -207,6 +207,12 @@ def test_odd_tensors_count_by_their_values_or_are_refused(use):
     assert not {"meta", "sparse", "nested", "fake"} & set(accepted)
 
 
+def test_samplers_read_seeds_by_their_values():
+    for ids in (IDS, torch._neg_view(-IDS)):
+        out = SAMPLER.sample_from_nodes(NodeSamplerInput(None, ids))
+        assert torch.equal(out.node[:3], IDS)
+
+
 def test_samplers_refuse_seeds_without_memory():
     for sampler in (SAMPLER, BidirectionalNeighborSampler(data(), [2])):
         with pytest.raises(InputError, match="seed nodes as a dense tensor in memory"):
