@@ -149,3 +149,13 @@ def test_a_fan_out_for_each_type(expand):
         assert_equal_on_gpu(got, cpu.sample(request))
     sizes = [[r.numel() for r in got.row.values()] for got in gpu.begin(batches).finish()]
     assert all(a != b for a, b in pairwise(sizes))
+
+
+@pytest.mark.multigpu
+def test_induced_on_a_gpu_that_is_not_current():
+    here, _ = graph("none")
+    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, (4, 3)), subgraph="induced")
+    device = torch.device("cuda", 1 - torch.cuda.current_device())
+    cpu, gpu = CPUSampler(here, spec), GPUSampler(place(here, device), spec, device=device)
+    for request in requests(2, 100):
+        assert_equal_on_gpu(gpu.sample(request), cpu.sample(request))

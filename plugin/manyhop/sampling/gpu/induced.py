@@ -16,7 +16,7 @@ from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import induced as kernels
 from manyhop.sampling.gpu.kernels import tables
 from manyhop.sampling.gpu.launch.plan import edge_tables
-from manyhop.sampling.gpu.transfer import Readback, upload
+from manyhop.sampling.gpu.transfer import Readback, current_stream, on_stream, upload
 
 Ints = npt.NDArray[np.int64]
 
@@ -83,7 +83,8 @@ class Inducer:
         self.tables = edge_tables(graph, device)[:, _COLUMNS]
         if device.type == "cuda" and limit is None:
             one = {t: torch.zeros(min(n, 1), dtype=torch.int64, device=device) for t, n in graph.num_nodes.items()}
-            self.replace_edges([sample_of(one)])  # compiles its kernels
+            with on_stream(current_stream(device)):
+                self.replace_edges([sample_of(one)])  # compiles its kernels
 
     def replace_edges(
         self,
