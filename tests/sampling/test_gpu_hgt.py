@@ -1,5 +1,7 @@
 """The GPU backend of HGT sampling equals the reference, bit for bit; in triton's interpreter where there is no GPU."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,16 @@ def test_one_candidate_outweighs_the_others():
     col = torch.cat([torch.arange(3000) % n, torch.arange(n).flip(0)])
     batches = [request_of(torch.arange(40, 55), b, key=BatchKey(0, 0, b)) for b in range(2)]
     check(one_type(n, row, col), HGTSpec(num_samples={N: (9, 5)}), batches)
+
+
+def test_nothing_keeps_a_sampler():
+    """Its graph is in the memory of the GPU, which the garbage collector does not watch."""
+    graph, batches = hubs()
+    sampler = GPUHGTSampler(place(graph, DEVICE), HGTSpec(num_samples={N: (3,)}), device=DEVICE)
+    sampler.begin(batches).finish()
+    gone = weakref.ref(sampler)
+    del sampler
+    assert gone() is None
 
 
 class TestRequests:

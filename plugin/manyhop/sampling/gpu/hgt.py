@@ -52,12 +52,13 @@ class HGTPlan:
     Args:
         inducer: the tables of the graph, and the largest number of neighbours per node.
         num_samples: ``[num_hops, num_types] int64``: nodes to add.
-        num_seeds: ``[num_batches, num_types] int64``.
+        seeds: the bytes of ``[num_batches, num_types] int64``: numbers of seeds.
     """
 
-    def __init__(self, inducer: Inducer, num_samples: Ints, num_seeds: Ints) -> None:
+    def __init__(self, inducer: Inducer, num_samples: Ints, seeds: bytes) -> None:
         self._inducer, graph = inducer, inducer.graph
         num_nodes = np.array([graph.num_nodes[t] for t in graph.node_types], np.int64)
+        num_seeds = np.frombuffer(seeds, np.int64).reshape(-1, num_nodes.size)
         self.num_scopes = num_seeds.size
         self.nodes_at: Ints = np.concatenate([[0], np.cumsum(num_seeds + num_samples.sum(0))])
         self.hops: list[HopPlan] = []
@@ -156,14 +157,11 @@ class GPUHGTSampler:
         self.device = kernel_device(device, "CPUHGTSampler")
         self._inducer = Inducer(graph, self.device, limit=self._limit)
         self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
-        self._plan = functools.lru_cache(_MOST_PLANS)(self._make_plan)
+        make_plan = functools.partial(HGTPlan, self._inducer, self._num_samples)  # no method: that would be a cycle
+        self._plan = functools.lru_cache(_MOST_PLANS)(make_plan)
         types = [t for t, n in graph.num_nodes.items() if n > 0]
         if self.device.type == "cuda" and types:  # compile the kernels
             self.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={types[0]: torch.zeros(1, dtype=torch.int64)}))
-
-    def _make_plan(self, num_seeds: bytes) -> HGTPlan:
-        numbers = np.frombuffer(num_seeds, np.int64).reshape(-1, len(self.graph.node_types))
-        return HGTPlan(self._inducer, self._num_samples, numbers)
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.
