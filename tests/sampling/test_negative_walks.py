@@ -28,7 +28,7 @@ def by_the_letter(request, num_nodes):
     return torch.tensor(rows).view(-1, len(num_nodes) + 1)
 
 
-@pytest.mark.parametrize("num_nodes", [(7,), (1, 2**31 + 5, 2**32 - 1, 12)])
+@pytest.mark.parametrize("num_nodes", [(), (7,), (1, 2**31 + 5, 2**32 - 1, 12)])
 @pytest.mark.parametrize("num_walks", [0, 1, 300])
 @pytest.mark.parametrize("key", KEYS)
 def test_they_are_those_of_the_contract(key, num_walks, num_nodes):
@@ -38,7 +38,8 @@ def test_they_are_those_of_the_contract(key, num_walks, num_nodes):
     assert torch.equal(walker.sample(request), expected)
     on_gpu = expected.to(DEVICE, copy=True)
     on_gpu[:, 1:] = -1
-    draw_negative_walks(int(make_key(Use.NEGATIVE_DST, *key)), torch.tensor(num_nodes, device=DEVICE), on_gpu)
+    counts = torch.tensor(num_nodes, dtype=torch.int64, device=DEVICE)
+    draw_negative_walks(int(make_key(Use.NEGATIVE_DST, *key)), counts, on_gpu)
     assert torch.equal(on_gpu.cpu(), expected)
 
 

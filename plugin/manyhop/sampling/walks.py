@@ -82,7 +82,7 @@ class NegativeWalker:
         start, key = request.start, make_key(Use.NEGATIVE_DST, *request.key)
         counts = self._counts.get(start.device)
         if counts is None:
-            counts = self._counts[start.device] = torch.tensor(self.num_nodes, device=start.device)
+            counts = self._counts[start.device] = torch.tensor(self.num_nodes, dtype=torch.int64, device=start.device)
         node = torch.empty((start.numel(), counts.numel() + 1), dtype=torch.int64, device=start.device)
         node[:, 0] = start
         if start.device.type == "cpu":
