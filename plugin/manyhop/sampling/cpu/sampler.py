@@ -68,7 +68,7 @@ class HostSampler:
             ws.reserve_seeds(t, ids.numel())
         for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             ws.mode[column] = 0
-            if times is not None:
+            if times:
                 each = [times[t] for t in request.seeds]
                 keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
                 ws.mode[column] = keep[-1].data_ptr()
