@@ -238,7 +238,7 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
         if len(edge_type) != 3 or not all(isinstance(name, str) for name in edge_type):
             raise read.wrong(f"an edge type as a list of three texts, got {entry['type']}")
         if edge_type[0] not in nodes or edge_type[2] not in nodes:
-            raise GraphError(f"{path / MANIFEST}: expected edge types of {list(nodes)}, got {edge_type}.")
+            raise GraphError(f"{path / MANIFEST}: expected edge types of node types {list(nodes)}, got {edge_type}.")
         read.once(edge_type, edges, "edge type")
         edges[edge_type] = read.edges(entry, nodes[edge_type[2]].count)
     is_homogeneous = read.get(manifest, "homogeneous", bool)
