@@ -155,6 +155,18 @@ def test_a_lazy_feature_without_ids():
         next(iter(loader(sampler=NoIds())))
 
 
+class OtherTypes(dgl.dataloading.Sampler):
+    def sample(self, g, indices):
+        sub = dgl.heterograph({("a", "to", "b"): ([0], [0])})
+        sub.edges["to"].data["x"] = dgl.LazyFeature("x", torch.arange(1))
+        return sub
+
+
+def test_a_lazy_feature_of_a_type_that_the_graph_lacks():
+    with pytest.raises(InputError, match="Unknown edge type"):
+        next(iter(loader(sampler=OtherTypes())))
+
+
 def test_cores_that_are_not_there():
     with pytest.raises(InputError, match="got 0"), loader().enable_cpu_affinity():
         pass

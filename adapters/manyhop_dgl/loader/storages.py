@@ -17,7 +17,7 @@ from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.graph.topology import of_type
+from manyhop_dgl.graph.topology import of_type, type_of
 from manyhop_dgl.nested import all_in_nested, apply_nested
 from manyhop_dgl.samplers.features import Assign, Entry, Filled, MissingDataError, Part, value_of
 
@@ -140,11 +140,11 @@ class Prefetcher:
 
     def _of_graph(self, g: dgl.DGLGraph) -> list[Wanted]:
         wanted: list[Wanted] = []
-        sides: list[tuple[Part, Any, Any, Sequence[Any], str]] = [
-            ("nodes", g._node_frames, g.ntypes, self._graph.ntypes, dgl.NID),
-            ("edges", g._edge_frames, g.canonical_etypes, self._graph.canonical_etypes, dgl.EID),
+        sides: list[tuple[Part, str, Any, Any, list[Any], str]] = [
+            ("nodes", "node", g._node_frames, g.ntypes, list(self._graph.ntypes), dgl.NID),
+            ("edges", "edge", g._edge_frames, g.canonical_etypes, list(self._graph.canonical_etypes), dgl.EID),
         ]
-        for part, frames, kinds, known, id_name in sides:
+        for part, what, frames, kinds, known, id_name in sides:
             for frame, kind in zip(frames, kinds, strict=True):
                 for key, column in list(frame._columns.items()):
                     if not isinstance(column, LazyFeature):
@@ -155,7 +155,7 @@ class Prefetcher:
                             f"Expected ids for the lazy feature {key!r}{of_type(kind)}, got none: the sampled graph "
                             f"has no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
                         )
-                    at = list(known).index(kind) if kind in known else None
+                    at = known.index(type_of(kind, known, what, "the graph"))
                     entry = Entry(part, name, kind, at, f"{name!r}{of_type(kind)}")
                     index = frame[id_name] if index is None else index
                     wanted.append(Wanted(entry, index, partial(frame.__setitem__, key)))

@@ -107,8 +107,8 @@ class Entry(NamedTuple):
     name: str
     kind: Any
     """The node type or canonical edge type."""
-    at: int | None
-    """The number of the type in the graph; ``None``: the graph does not have it."""
+    at: int
+    """The number of the type in the graph."""
     title: str
     bound: int | None = None
     """Number of rows, if batches have no other ids."""
@@ -192,10 +192,7 @@ def value_of(graph: Any, entry: Entry) -> Any:
     """Return the current values of an entry; ``None`` if there are none."""
     of_nodes = entry.part in _OF_NODES
     if isinstance(graph, GraphData):
-        frame = (graph.node_frames if of_nodes else graph.edge_frames).get(entry.kind)
-        return None if frame is None else frame.data.get(entry.name)
-    if entry.at is None:
-        return None
+        return (graph.node_frames if of_nodes else graph.edge_frames)[entry.kind].data.get(entry.name)
     return values_of((graph._node_frames if of_nodes else graph._edge_frames)[entry.at], entry.name)
 
 
@@ -297,7 +294,6 @@ def _places(
         return ((batch.ids[kind], batch.edge_features),)
     if not tensors.edge_features:
         tensors.edge_features.extend({} for _ in tensors.blocks)
-    assert entry.at is not None
     ids = [[*block.ids.values()][entry.at] for block in tensors.blocks]
     return zip(ids, tensors.edge_features, strict=True)
 
