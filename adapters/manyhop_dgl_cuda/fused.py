@@ -57,11 +57,11 @@ def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rh
     return (weighted_means if reduce_op == "mean" else weighted_sums)(gidx.only_relation(), lhs, rhs)
 
 
-def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> object:
+def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs_data: object, rhs_data: Tensor | None) -> object:
     """Average features of sources, zeros without edges: ``dgl.ops.gspmm``, which would count degrees each time."""
-    if reduce_op != "mean" or not isinstance(lhs, Tensor):
+    if reduce_op != "mean" or not isinstance(lhs_data, Tensor):
         return NotImplemented
-    return gspmm(g._graph, op, reduce_op, lhs, rhs)
+    return gspmm(g._graph, op, reduce_op, lhs_data, rhs_data)
 
 
 def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> object:

@@ -167,7 +167,11 @@ def test_what_tensors_cannot_be_made_of():
         def sample(self, g, seeds, exclude_eids=None):
             return super().sample(g, seeds, exclude_eids)
 
-    for sampler in (full, manyhop_dgl.as_edge_prediction_sampler(full), Changed([2])):
+    class OfTensors(NeighborSampler):
+        def sample_tensors(self, *args, **options):
+            return super().sample_tensors(*args, **options)
+
+    for sampler in (full, manyhop_dgl.as_edge_prediction_sampler(full), Changed([2]), OfTensors([2])):
         with pytest.raises(InputError, match="with its own methods, for output='tensors'"):
             DataLoader(g, torch.arange(9), sampler, output="tensors")
     with pytest.raises(InputError, match="output_device"):

@@ -36,6 +36,7 @@ def test_operators(idtype):
     compare(dgl.ops.copy_e_sum, g, rows(200, 7))
     compare(dgl.ops.u_add_v, g, rows(60, 3, 1), rows(20, 3, 1))
     compare(dgl.ops.u_dot_v, g, rows(60, 3, 4), rows(20, 3, 4))
+    compare(lambda g, x: dgl.ops.gspmm(g, "copy_lhs", "mean", lhs_data=x, rhs_data=None), g, rows(60, 5))
 
 
 @pytest.mark.parametrize(

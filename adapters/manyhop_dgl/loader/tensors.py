@@ -33,6 +33,7 @@ from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 
 Batch = BlockTensors | EdgeTensors
+_METHODS = ("sample", "sample_tensors", "assign_lazy_features")
 
 
 class _State(NamedTuple):
@@ -239,8 +240,8 @@ def samples_tensors(sampler: BlockSampler) -> bool:
     nodes = sampler_of_nodes(sampler)
     return (
         isinstance(nodes, EngineSampler)
-        and _is_as_it_was(nodes, EngineSampler, ("sample", "sample_blocks", "assign_lazy_features"))
-        and (nodes is sampler or _is_as_it_was(sampler, EdgePredictionSampler, ("sample", "assign_lazy_features")))
+        and _is_as_it_was(nodes, EngineSampler, (*_METHODS, "sample_blocks"))
+        and (nodes is sampler or _is_as_it_was(sampler, EdgePredictionSampler, _METHODS))
     )
 
 
