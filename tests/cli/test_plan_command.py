@@ -42,6 +42,7 @@ def test_a_graph(plan, monkeypatch):
     assert table["a.x"][3].startswith("195.3 KiB do not fit")
     assert table["b.y"][:3] == ["[100] int64", "800 B", "shared"]
     assert out[3].index("20.3 KiB fit") == out[4].index("195.3 KiB do") == out[2].index("reason")
+    assert out[3].index(" KiB  shared") == out[4].index(" KiB  sharded")  # numbers end in one column
     assert "195.3 KiB  mapped" in plan("g --ranks 4 --nodes 2 --memory 160KiB --no-shards").out
     assert "1 node, 1 rank each" in plan("g").out
 

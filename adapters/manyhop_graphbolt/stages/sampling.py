@@ -147,8 +147,9 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
         for kind, ids in seeds.items()
     }
     minibatch.compacted_seeds = as_given(compacted)
-    of_nodes = {ntype: torch.cat(times.get(ntype, [ids[:0]])) for ntype, ids in nodes.items()}
-    return as_given(nodes), None if timestamp is None else as_given(of_nodes)
+    if timestamp is None:
+        return as_given(nodes), None
+    return as_given(nodes), as_given({ntype: torch.cat(times.get(ntype, [ids[:0]])) for ntype, ids in nodes.items()})
 
 
 def _checked_seeds(given: object, what: str) -> Tensor:

@@ -183,8 +183,11 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
 
 
 def _table(placement: Placement, shapes: dict[str, str]) -> Iterator[str]:
-    rows = [("", "shape", "size", "placement", "reason")]
-    for choice in (placement.topology, *placement.features):
+    choices = (placement.topology, *placement.features)
+    sizes = [in_units(choice.item.nbytes) for choice in choices]
+    width = max(map(len, sizes))
+    rows = [("", "shape", "size".rjust(width), "placement", "reason")]
+    for size, choice in zip(sizes, choices, strict=True):
         name = choice.item.name
-        rows.append((name, shapes.get(name, ""), in_units(choice.item.nbytes), choice.place, choice.reason))
+        rows.append((name, shapes.get(name, ""), size.rjust(width), choice.place, choice.reason))
     return table(rows)
