@@ -62,6 +62,12 @@ def test_shapes_and_starts(make):
     model.loss(pos, neg).backward()
 
 
+def test_batches_that_are_larger_than_a_block_of_positions():
+    model = node2vec()
+    whole, more = (epochs(model.loader(batch_size=size, shuffle=True, seed=7)) for size in (N, 1 << 15))
+    assert whole == more
+
+
 @pytest.mark.parametrize("make", MAKES)
 def test_one_batch_again(make):
     model = make()

@@ -93,10 +93,10 @@ class WalkLoader(SeedLoader[Windows]):
     def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None, dict[str, Any]]:
         @ranged("sample")
         def make(batch: int, item: Item) -> Windows:
-            rank_batch, index = item
+            rank_batch, index = item[0], epoch.to_index(item[1])
             with epoch.batch_context(batch, rank_batch):
                 start = time.perf_counter()
-                made = self.collate_fn(epoch.to_index(index))
+                made = self.collate_fn(index)
                 self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
             walker, numbers = self._walks()
             num_steps = len(index) * numbers["walks_per_node"] * len(walker.spec.steps)
