@@ -12,13 +12,21 @@ from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import (
     BatchKey,
     CPUHGTSampler,
+    CPUPageRankSampler,
     CPUSampler,
+    CPUWalkSampler,
     GPUHGTSampler,
+    GPUPageRankSampler,
     GPUSampler,
+    GPUWalkSampler,
     HGTSpec,
     NeighborSpec,
     NodeRequest,
+    PageRankSpec,
+    WalkRequest,
+    WalkSpec,
 )
+from manyhop.sampling.walks import NegativeWalker
 
 pytestmark = pytest.mark.gpu
 NUM_NODES = {"paper": 100_000, "author": 30_000}
@@ -152,10 +160,26 @@ def test_a_fan_out_for_each_type(expand):
 
 
 @pytest.mark.multigpu
-def test_induced_on_a_gpu_that_is_not_current():
-    here, _ = graph("none")
-    spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, (4, 3)), subgraph="induced")
-    device = torch.device("cuda", 1 - torch.cuda.current_device())
-    cpu, gpu = CPUSampler(here, spec), GPUSampler(place(here, device), spec, device=device)
-    for request in requests(2, 100):
-        assert_equal_on_gpu(gpu.sample(request), cpu.sample(request))
+class TestOnAGPUThatIsNotCurrent:
+    def other(self):
+        return torch.device("cuda", 1 - torch.cuda.current_device())
+
+    def test_induced(self):
+        here, device = graph("none")[0], self.other()
+        spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, (4, 3)), subgraph="induced")
+        cpu, gpu = CPUSampler(here, spec), GPUSampler(place(here, device), spec, device=device)
+        for request in requests(2, 100):
+            assert_equal_on_gpu(gpu.sample(request), cpu.sample(request))
+
+    def test_walks_and_page_rank(self):
+        here, device = graph("none")[0], self.other()
+        there, key, start = place(here, device), BatchKey(0, 0, 0), torch.arange(300)
+        walks, ranks = WalkSpec(steps=(CITES,) * 3), PageRankSpec(edge_type=CITES, eps=1e-2)
+        request = WalkRequest(key=key, start=start)
+        found = GPUWalkSampler(there, walks, device=device).sample(request).node
+        assert torch.equal(found.cpu(), CPUWalkSampler(here, walks).sample(request).node)
+        found = GPUPageRankSampler(there, ranks, device=device).sample(start).node
+        assert torch.equal(found.cpu(), CPUPageRankSampler(here, ranks).sample(start).node)
+        walker = NegativeWalker([9, 7])
+        found = walker.sample(WalkRequest(key=key, start=start.to(device)))
+        assert torch.equal(found.cpu(), walker.sample(request))

@@ -15,6 +15,7 @@ from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import kernel_device
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.progress import Progress
+from manyhop.system.triton_launch import as_current
 
 _WALKS_PER_PROGRAM = 128
 
@@ -64,21 +65,23 @@ class GPUWalkSampler:
             edge_id = torch.empty((num_walks, num_steps), dtype=torch.int64, device=self.device)
         key = int(make_key(Use.WALK, *request.key))
         if num_walks:
-            walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
-                self._steps, self._stop, self._bias, *self._edges, node, node if edge_id is None else edge_id,
-                _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), num_walks, num_steps, T=_WALKS_PER_PROGRAM,
-                enable_fp_fusion=False, **self._modes,
-            )  # fmt: skip
+            with as_current(self.device):
+                walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
+                    self._steps, self._stop, self._bias, *self._edges, node, node if edge_id is None else edge_id,
+                    _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), num_walks, num_steps, T=_WALKS_PER_PROGRAM,
+                    enable_fp_fusion=False, **self._modes,
+                )  # fmt: skip
         return Walks(node=node, edge_id=edge_id)
 
 
 def draw_negative_walks(key: int, num_nodes: Tensor, node: Tensor) -> None:
     """Draw nodes after ``node[:, 0]`` on the current stream; see :class:`manyhop.sampling.walks.NegativeWalker`."""
     if node.numel():
-        negative_walk[(-(-node.shape[0] // _WALKS_PER_PROGRAM),)](
-            num_nodes, node, _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), node.shape[0], num_nodes.numel(),
-            T=_WALKS_PER_PROGRAM,
-        )  # fmt: skip
+        with as_current(node.device):
+            negative_walk[(-(-node.shape[0] // _WALKS_PER_PROGRAM),)](
+                num_nodes, node, _as_int32(key >> 32), _as_int32(key & 0xFFFFFFFF), node.shape[0], num_nodes.numel(),
+                T=_WALKS_PER_PROGRAM,
+            )  # fmt: skip
 
 
 def _as_int32(half: int) -> int:
@@ -190,8 +193,9 @@ class GPUPageRankSampler:
                 "larger eps, fewer nodes at a time or a smaller top_k, or keep other data elsewhere."
             ) from error
         cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
-        page_rank[(programs,)](
-            self._edges, self._numbers, nodes, todo, tables, lists, size, begin, node, rank, cursor,
-            todo.numel(), log_slots, top_k, room, T=_LANES, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
+        with as_current(self.device):
+            page_rank[(programs,)](
+                self._edges, self._numbers, nodes, todo, tables, lists, size, begin, node, rank, cursor,
+                todo.numel(), log_slots, top_k, room, T=_LANES, num_warps=1, enable_fp_fusion=False,
+            )  # fmt: skip
         return (node, rank), int(cursor)
