@@ -267,6 +267,9 @@ def test_igb(convert):
     assert manyhop_pyg.open("h")["paper", "written_by", "author"].edge_index.tolist() == [[0, 3], [1, 7]]
     (folder / "paper" / "node_feat.npy").write_bytes(bytes(4100))
     convert("tiny", "bad", fails="rows of 4096 bytes")
+    save(folder / "paper__cites__paper" / "edge_index.npy", -cites)
+    (folder / "paper__written_by__author" / "edge_index.npy").unlink()
+    convert("tiny", "bad", fails="paper__written_by__author/edge_index.npy: ")  # before any edges are read
     (folder / "paper__cites").mkdir()
     convert("tiny", "bad", fails="of three names")
     assert not Path("bad").exists()

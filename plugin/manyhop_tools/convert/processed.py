@@ -49,9 +49,10 @@ class Processed:
         """Write the graph."""
         meta, one = self._meta(), self.homogeneous
         sorters: dict[EdgeType, EdgeSorter] = {}
-        for edge_type, path in self._edge_types().items():
+        edges = {t: EdgeIndexFile(path / "edge_index.npy", pairs=not meta) for t, path in self._edge_types().items()}
+        for edge_type, file in edges.items():
             sorters[edge_type] = writer.sorter({})
-            for src, dst in EdgeIndexFile(path / "edge_index.npy", pairs=not meta).pieces():
+            for src, dst in file.pieces():
                 sorters[edge_type].add(src, dst, {})
         counts: dict[NodeType, int] = {}
         for node_type, least in sorted(least_counts(sorters).items()):
