@@ -49,6 +49,13 @@ def test_a_state_brings_its_seed_into_the_chain():
     assert [batch.key for batch in other] == [batch.key for batch in saved]
 
 
+def test_loaders_of_one_item_sampler_share_its_epochs():
+    sampler = items(shuffle=True, seed=1)
+    one, other = gb.DataLoader(sampler), gb.DataLoader(sampler)
+    list(one)
+    assert other.state_dict()["epoch"] == next(iter(other)).key.epoch == 1
+
+
 def test_any_batch_of_an_epoch_can_be_made_again():
     loader = gb.DataLoader(items(shuffle=True).sample_neighbor(GRAPH, [2]))
     gb.seed(1)

@@ -250,6 +250,11 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
     # Restart
 
+    def _state(self) -> dict[str, Any]:
+        if not self._progress.begun:  # other loaders may have the same item sampler
+            self._progress.epoch = self._chain.sampler.next_epoch
+        return super()._state()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict()`` was called: the next ``iter(loader)`` returns the rest of that epoch.
 
