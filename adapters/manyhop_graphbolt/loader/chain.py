@@ -88,7 +88,7 @@ class Chain:
         """The stage that samples all layers by one call; ``None`` without one."""
         for i, stage in enumerate(self.stages):
             if isinstance(stage, SubgraphSampler):
-                own = getattr(type(stage), "sample_subgraphs", None) is NeighborSampler.sample_subgraphs
+                own = type(stage).sample_subgraphs is NeighborSampler.sample_subgraphs
                 return Sampling(stage, self.stages[:i], self.stages[i + 1 :]) if own else None  # type: ignore[arg-type]
         return None
 

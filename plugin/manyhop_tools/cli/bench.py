@@ -25,7 +25,6 @@ _MANYHOP = "manyhop"
 Epoch: TypeAlias = Callable[[], tuple[int, int]]
 """Loads one epoch; returns the numbers of batches and of sampled edges."""
 
-
 MakeEpochs: TypeAlias = Callable[..., Mapping[str, Epoch | str]]
 """Makes, from a graph's folder, the epochs of a framework by name, ``"manyhop"`` first; a text: why one is missing.
 
@@ -51,8 +50,6 @@ def report(args: argparse.Namespace) -> Iterator[str]:
 
 def _random_graph(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
     """Write a random graph whose degrees follow a power law: ``r ** -0.6`` for the node of rank r."""
-    import numpy as np
-
     draw = np.random.default_rng(0)
     node = draw.permutation(num_nodes)
     src, dst = (torch.from_numpy(node[(num_nodes * draw.random(num_edges) ** 2.5).astype(np.int64)]) for _ in range(2))

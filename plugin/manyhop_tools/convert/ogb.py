@@ -33,7 +33,6 @@ _NODES = {
 }  # fmt: skip
 _WHOLE = "split_dict.pt"  # all parts in one file, which OGB prefers
 
-
 _NAMES = {
     "node-feat": "x",
     "node_feat": "x",
