@@ -196,6 +196,8 @@ def test_a_batch_is_a_function_of_its_key():
     assert not same_batch(batches[0], batches[1])
     for batch in batches:
         assert same_batch(batch, other.sample(g, seeds))
+    with pytest.raises(InputError):
+        first.sample(g, torch.tensor([0.5]))  # counts no call
     third = NeighborSampler([3, 3], seed=99)
     assert same_batch(*(sample_for_key(sampler, g, seeds, BatchKey(1, 2, 3)) for sampler in (first, third)))
     assert same_batch(first.sample(g, seeds), other.sample(g, seeds))  # the loader's calls are not counted

@@ -80,7 +80,7 @@ def sample_tensors(
     arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, flag("replace", replace))
     check_names(node_features, "node_features")
     check_names(edge_features, "edge_features")
-    own = next_key() if key is None else batch_key(key)
+    own = next_key if key is None else partial(batch_key, key)
     tensors = arguments.sample(graph, seed_nodes, exclude_eids, own, as_device(device))[1]
     return with_rows(tensors, graph, node_features, edge_features)
 

@@ -88,8 +88,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
-        key, owner = self.next_key(), self.plan_owner
-        output_nodes, tensors = self.arguments().sample(g, seed_nodes, exclude_eids, key, CPU, owner)
+        how, owner = self.arguments(), self.plan_owner
+        output_nodes, tensors = how.sample(g, seed_nodes, exclude_eids, self.next_key, CPU, owner)
         blocks = to_blocks(tensors, g)
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
@@ -131,7 +131,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
         check_names(node_features, "node_features")
         check_names(edge_features, "edge_features")
-        own, there = self.next_key() if key is None else batch_key(key), as_device(device)
+        own, there = self.next_key if key is None else partial(batch_key, key), as_device(device)
         tensors = self.arguments().sample(g, seed_nodes, exclude_eids, own, there, self.plan_owner)[1]
         return with_rows(tensors, g, node_features, edge_features)
 

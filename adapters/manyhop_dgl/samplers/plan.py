@@ -238,14 +238,15 @@ class Arguments:
         g: GraphLike,
         seed_nodes: object,
         exclude_eids: object,
-        key: BatchKey,
+        key: Callable[[], BatchKey],
         device: torch.device,
         owner: PlanOwner = _CALLS,
     ) -> tuple[Nodes, BlockTensors]:
-        """Sample around the seeds of a user; return also these, with the graph's dtype."""
+        """Sample around the seeds of a user; return also these, with the graph's dtype. Wrong seeds use up no key."""
         topology = self.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
-        request = NodeRequest(key=key, seeds=seeds, exclude=read_exclude(exclude_eids, topology))
+        exclude = read_exclude(exclude_eids, topology)
+        request = NodeRequest(key=key(), seeds=seeds, exclude=exclude)
         return output_nodes, self.plan(topology, device, owner=owner).sample(request)
 
 
