@@ -1,5 +1,6 @@
 """Arguments for worker processes, arguments of the wrong kind, and what others do with a loader."""
 
+import copy
 import inspect
 import logging
 import math
@@ -80,12 +81,16 @@ def test_more_threads_than_cores_do_not_warn(data):
         assert len(list(loader_of(data, num_workers=4 * os.cpu_count()))) == 8
 
 
-def test_pin_memory_without_an_accelerator(data):
+def test_pin_memory_without_an_accelerator(data, on_gpu):
     if torch.accelerator.is_available():
         pytest.skip("there is an accelerator")
-    with pytest.warns(UserWarning, match="no accelerator"):
-        batches = list(loader_of(data, pin_memory=True))
-    assert all_same(batches, list(loader_of(data)))
+    on_gpu()
+    copied = copy.copy(loader_of(data, pin_memory=True))  # as for a process that uses no GPU
+    on_gpu(False)
+    for loader in (loader_of(data, pin_memory=True), copied):
+        with pytest.warns(UserWarning, match="no accelerator"):
+            batches = list(loader)
+        assert all_same(batches, list(loader_of(data)))
 
 
 def test_unknown_arguments(data):

@@ -136,6 +136,7 @@ class ThreadedLoader(SeedLoader[Batch]):
         """Prepare the GPU that creates batches, or the CPU if no GPU can."""
         wanted = check_device(self.device, self._mode)
         found = find_device(wanted, self.data)
+        self._stats.on_gpu = found is not None
         if found is None:
             check_engine(self.engine, torch.device("cpu"), {})
             if wanted is not None or not cuda.in_reach():
@@ -143,7 +144,6 @@ class ThreadedLoader(SeedLoader[Batch]):
             return
         if self._infers_filter:
             self.filter_per_worker = True
-        self._stats.on_gpu = True
         if self._seeds().graph is not None and self.transform_sampler_output is None:
             self._bounds = self._seed_sampler.topology.bounds
         self._start_gpu(found, self._mode)
