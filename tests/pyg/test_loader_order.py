@@ -1,5 +1,7 @@
 """Order of batches, threads, epochs, resuming: what does not depend on what."""
 
+import itertools
+
 import pytest
 import torch
 from helpers_pyg import all_same
@@ -42,6 +44,14 @@ def test_samplers_of_the_user(data, workers):
     assert ids(sampler=RandomSampler(range(60)), batch_size=7) == expected
     assert sorted(ids(sampler=SubsetRandomSampler([4, 5, 6]), batch_size=3)[0]) == [4, 5, 6]
     assert ids(batch_sampler=BatchSampler(range(5), 2, False)) == [[0, 1], [2, 3], [4]]
+
+
+def test_subclasses_may_replace_the_iterator(data):
+    class Twice(NeighborLoader):
+        def _get_iterator(self):
+            return itertools.chain(super()._get_iterator(), super()._get_iterator())
+
+    assert len(list(Twice(data, [2], batch_size=60))) == 2
 
 
 def test_distributed_sampler(data):

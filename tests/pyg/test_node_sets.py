@@ -127,6 +127,15 @@ def test_metis(data, tmp_path):
     damage(path, lambda: ClusterData(data, 4, save_dir=str(tmp_path)))
 
 
+def test_clusters_of_a_subclass(data):
+    class Thirds(ClusterData):
+        def _metis(self, edge_index, num_nodes):
+            return torch.arange(num_nodes) % self.num_parts
+
+    expected = ClusterData(data, 3, cluster=torch.arange(60) % 3)
+    assert torch.equal(Thirds(data, 3, log=False).partition.node_perm, expected.partition.node_perm)
+
+
 def damage(path, load):
     """Files that are cut or hold something else are errors that name them."""
     content = path.read_bytes()

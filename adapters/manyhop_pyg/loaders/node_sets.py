@@ -188,11 +188,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
                 print("Computing METIS partitioning...", file=sys.stderr)
             check_ids(HOMOGENEOUS_EDGE, "source", plain(data.edge_index)[0], data.num_nodes)
             check_ids(HOMOGENEOUS_EDGE, "destination", plain(data.edge_index)[1], data.num_nodes)
-            found = cluster
-            if found is None:
-                src, dst = plain(data.edge_index).cpu().long().numpy()
-                metis = metis_parts([(src, dst)], len(src), data.num_nodes, num_parts, recursive=recursive)
-                found = torch.from_numpy(metis.part)
+            found = self._metis(data.edge_index, data.num_nodes) if cluster is None else cluster
             self.partition = self._partition(data.edge_index, found.to(data.edge_index.device, torch.int64))
             if report:
                 print("Done!", file=sys.stderr)
@@ -209,6 +205,12 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
             )
         tensors = [getattr(partition, name).to(data.edge_index.device) for name in _TENSORS]
         return Partition(*tensors, self.sparse_format)
+
+    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
+        """Return the cluster of each node; as in PyG, subclasses may replace it."""
+        src, dst = plain(edge_index).cpu().long().numpy()
+        found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
+        return torch.from_numpy(found.part)
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped

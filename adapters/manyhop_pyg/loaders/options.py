@@ -168,10 +168,13 @@ class SeedLoader(EpochLoader, DataLoader[BatchT]):
         return shuffle
 
     def __iter__(self) -> EpochIterator:  # type: ignore[override]  # an iterator of our own
+        return self._get_iterator()
+
+    def _get_iterator(self) -> EpochIterator:  # type: ignore[override]  # as of torch, subclasses may replace it
         self._settle_device()
         self._pins_batches = self.pin_memory and not self._stats.on_gpu
         if self._pins_batches and not torch.accelerator.is_available():
-            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=2)
+            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=3)
             self._pins_batches = False
         return self._begin_epoch(self._index_sampler)
 
