@@ -228,11 +228,13 @@ def test_pickled_sampler():
     assert_equal(pickle.loads(pickle.dumps(sampler)).sample(request), sampler.sample(request))
 
 
-def test_seeds_need_not_be_contiguous():
+def test_seeds_of_any_layout():
     graph = larger_graph()
     sampler = CPUSampler(graph, spec_of(3, 2))
     pairs = torch.arange(20).reshape(10, 2)
-    assert_equal(sampler.sample(request_of(pairs[:, 0])), sampler.sample(request_of(pairs[:, 0].clone())))
+    expected = sampler.sample(request_of(pairs[:, 0].clone()))
+    for seeds in (pairs[:, 0], torch._neg_view(-pairs[:, 0].clone())):
+        assert_equal(sampler.sample(request_of(seeds)), expected)
 
 
 def test_bad_input():

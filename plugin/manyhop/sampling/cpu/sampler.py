@@ -63,16 +63,21 @@ class HostSampler:
         rows, keep = [], []
         for node_type, ids in request.seeds.items():
             t = self._node_types.index(node_type)
-            keep.append(ids.contiguous())
+            keep.append(_readable(ids))
             rows.append((t, keep[-1].data_ptr(), ids.numel()))
             ws.reserve_seeds(t, ids.numel())
         for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             ws.mode[column] = 0
             if times:
-                each = [times[t] for t in request.seeds]
-                keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
+                each = [_readable(times[t]) for t in request.seeds]
+                keep.append(each[0] if len(each) == 1 else torch.cat(each))
                 ws.mode[column] = keep[-1].data_ptr()
         return np.array(rows, np.int64).reshape(-1, 3), keep
+
+
+def _readable(ids: Tensor) -> Tensor:
+    """Return a request's array where and as kernels read it by its address."""
+    return ids.cpu().resolve_neg().contiguous()
 
 
 class CPUSampler(HostSampler):
@@ -171,7 +176,7 @@ class CPUSampler(HostSampler):
         for i, (edge_type, _, _) in enumerate(self._types):
             ids = None if request.exclude is None else request.exclude.get(edge_type)
             if ids is not None:
-                keep.append(ids.cpu().contiguous())
+                keep.append(_readable(ids))
             if ids is not None or ws.found["num_excluded"][i] > 0:
                 ws.exclude(i, None if ids is None else keep[-1])
         return keep
