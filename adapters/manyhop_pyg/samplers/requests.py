@@ -105,7 +105,7 @@ class SeedRequests:
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
             node_type = self._node_types.get(name) or self._topology.node_type(name)
-            usual = type(ids) is Tensor and ids.dtype == torch.int64 and not ids.is_neg()  # the engine checks the rest
+            usual = type(ids) is Tensor and ids.dtype == torch.int64  # the engine checks the rest
             seeds[node_type] = ids if usual else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
                 continue
