@@ -197,6 +197,13 @@ def test_what_no_attempt_finds_is_chosen_exactly(mode, disjoint):
         assert_equal_edges(got, cpu.sample(one))
 
 
+def test_ids_that_are_negative_views():
+    gpu, cpu = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary", amount=2, exclude_true=True))
+    plain = request(list(range(20)), list(range(20)))
+    given = replace(plain, src=torch._neg_view(-plain.src), dst=torch._neg_view(-plain.dst))
+    assert_equal_edges(gpu.sample(given), cpu.sample(plain))
+
+
 def test_ids_of_64_bits():
     """What graphs of more than 2^31 nodes need; a small one takes it, too."""
     gpu, cpu = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary", amount=2, exclude_true=True))

@@ -240,16 +240,27 @@ def test_batches_that_do_not_fit_into_one_launch(monkeypatch):
         sampler_of(graph, spec).begin(batches)
 
 
-def test_seeds_with_gaps_between_them_in_memory():
-    """Alone, which is copied in a way of its own, and with others; keys of any size."""
+@pytest.mark.parametrize("layout", [lambda ids: ids[::2], lambda ids: torch._neg_view(-ids)])
+def test_seeds_of_any_layout(layout):
+    """Alone, and with others; keys of any size."""
     requests = [request_of(40, batch) for batch in range(2)]
-    thinned = [
-        replace(r, key=BatchKey(-3, 1 << 63, (1 << 70) + 5), seeds={t: s[::2] for t, s in r.seeds.items()})
+    plain = [
+        replace(
+            r,
+            key=BatchKey(-3, 1 << 63, (1 << 70) + 5),
+            seeds={t: layout(s).resolve_neg().clone() for t, s in r.seeds.items()},
+            exclude={E: torch.arange(0, 60, 3)},
+        )
         for r in requests
     ]
-    sampler = sampler_of(small_graph(), spec_of(4, 3))
-    assert_all_equal(sampler, thinned[:1])
-    assert_all_equal(sampler, thinned)
+    given = [
+        replace(p, seeds={t: layout(s) for t, s in r.seeds.items()}, exclude={E: torch._neg_view(-p.exclude[E])})
+        for p, r in zip(plain, requests, strict=True)
+    ]
+    sampler, reference = sampler_of(small_graph(), spec_of(4, 3)), ReferenceSampler(small_graph(), spec_of(4, 3))
+    for k in (1, 2):
+        for got, p in zip(sampler.begin(given[:k]).finish(), plain, strict=False):
+            assert_equal(got, reference.sample(p))
 
 
 def test_seeds_that_are_not_behind_the_head():

@@ -140,7 +140,7 @@ class Launch:
 
         self._keep = [  # must outlive the launch; copies of the tensors of other GPUs
             [
-                None if x is None else (x.to(device) if x.is_cuda else x).contiguous()
+                None if x is None else (x.to(device) if x.is_cuda else x).resolve_neg().contiguous()
                 for x in (r.src, r.all_dst(), r.time_max, r.time_min)
             ]
             for of_type in requests

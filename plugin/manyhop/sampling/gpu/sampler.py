@@ -98,8 +98,8 @@ class GPUSampler:
                 window = window or request.time_min is not None
                 exclude = exclude or request.exclude is not None
         num_batches, required = len(requests), tuple(most.values())
-        asked = num_batches, required, window, exclude
-        if self._latest is not None and (latest := self._latest)[0] == asked:
+        asked, latest = (num_batches, required, window, exclude), self._latest
+        if latest is not None and latest[0] == asked:
             return latest[1]
         own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:

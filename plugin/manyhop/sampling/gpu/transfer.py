@@ -61,7 +61,7 @@ def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device
 
     Each is aligned to 16 bytes, which kernels are compiled for.
     """
-    flat = [part.ravel() if isinstance(part, np.ndarray) else part.numpy() for part in parts]
+    flat = [part.ravel() if isinstance(part, np.ndarray) else part.resolve_neg().numpy() for part in parts]
     begins = np.cumsum([0] + [part.size + part.size % 2 for part in flat]).tolist()
     staging = torch.empty(begins[-1], dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
     host = staging.numpy()

@@ -139,6 +139,7 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
     def put(values: Tensor) -> int:
         """Return the address of an array, which is copied behind the descriptor if it is on the host."""
         nonlocal address
+        values = values.resolve_neg()
         if values.is_cuda:
             values = values.to(workspace.plan.device, torch.int64).contiguous()
             keep.append(values)
@@ -187,6 +188,6 @@ def _excluded(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[tup
             if ids.is_cuda:
                 found.append((workspace.host.excluded_at + 2 * r, torch.sort(ids.to(workspace.plan.device)).values))
             else:
-                on_host.append(np.sort(ids.numpy()))
+                on_host.append(np.sort(ids.resolve_neg().numpy()))
                 where.append(workspace.host.excluded_at + 2 * r)
     return found + list(zip(where, upload(on_host, workspace.plan.device), strict=True))
