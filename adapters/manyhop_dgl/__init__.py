@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from manyhop_dgl.loader.loader import DataLoader
     from manyhop_dgl.samplers.blocks import to_blocks
     from manyhop_dgl.samplers.edges import EdgePredictionSampler, as_edge_prediction_sampler
-    from manyhop_dgl.samplers.features import sample_tensors
     from manyhop_dgl.samplers.labor import LaborSampler
     from manyhop_dgl.samplers.negatives import GlobalUniform, PerSourceUniform, Uniform
     from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl.samplers.pinsage import PinSAGESampler, RandomWalkNeighborSampler
+    from manyhop_dgl.samplers.plan import sample_tensors
     from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, EdgeTensors
     from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk
     from manyhop_dgl.swap import install, uninstall
@@ -48,7 +48,7 @@ _MODULES = {
     "install": "swap",
     "node2vec_random_walk": "samplers.walks",
     "random_walk": "samplers.walks",
-    "sample_tensors": "samplers.features",
+    "sample_tensors": "samplers.plan",
     "share": "graph.sharing",
     "to_blocks": "samplers.blocks",
     "uninstall": "swap",

@@ -10,8 +10,7 @@ from test_dgl_loader_tensors import graph
 
 from manyhop.errors import FeatureError
 from manyhop_dgl import DataLoader, NeighborSampler
-from manyhop_dgl.loader.tensors import Prefetched
-from manyhop_dgl.samplers.features import values_of
+from manyhop_dgl.samplers.features import Prefetched, values_of
 
 CHANGES = {
     "in place": lambda g, sampler: g.ndata["x"].add_(1),
@@ -57,7 +56,7 @@ def test_data_of_a_scope_and_data_that_are_removed(kind):
 def test_nothing_is_looked_up_again_without_a_change(kind):
     g = graph(kind)
     sampler = NeighborSampler([2], prefetch_node_feats=["x"], prefetch_labels=["y"], prefetch_edge_feats=["w"])
-    prefetched = Prefetched(g, sampler)
+    prefetched = Prefetched(g, sampler, sampler)
     data = prefetched.data()
     g.ndata["x"].add_(1)  # which the version of the tensor tells
     g.ndata["other"] = torch.zeros(g.num_nodes())

@@ -14,7 +14,7 @@ from dgl.dataloading import BlockSampler
 import manyhop
 from manyhop.arguments import flags
 from manyhop.errors import InputError
-from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, check_rank_options, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, check_rank_options
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
@@ -23,7 +23,7 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
-from manyhop_dgl.loader.batches import Batches, FrameColumns
+from manyhop_dgl.loader.batches import Batches, FrameColumns, TensorPrefetcher
 from manyhop_dgl.loader.cores import CoreControl, WorkerInit
 from manyhop_dgl.loader.options import (
     check_batches,
@@ -32,17 +32,19 @@ from manyhop_dgl.loader.options import (
     check_options,
     check_pad,
     check_places,
+    check_tensors,
     check_torch_arguments,
     find_device,
+    samples_tensors,
     with_graph,
 )
 from manyhop_dgl.loader.padding import Padding
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.source import GivenBatches, Seeds, Source, as_seeds, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher
-from manyhop_dgl.loader.tensors import Prefetched, TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.edges import sampler_of_nodes
+from manyhop_dgl.samplers.features import Prefetched
 from manyhop_dgl.samplers.keys import draw
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
@@ -214,7 +216,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             worker_init_fn=worker_init_fn,
             **kwargs,
         )
-        self._prefetched = Prefetched(graph, graph_sampler)
+        self._prefetched = Prefetched(graph, graph_sampler, sampler_of_nodes(graph_sampler))
         self._prefetcher: Prefetcher | TensorPrefetcher = (
             TensorPrefetcher(graph, self._prefetched)
             if output == "tensors" or pad is not None or self._samples_on_gpu()
@@ -301,7 +303,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
 
     def _source(self) -> Source:
         as_tensors = isinstance(self._prefetcher, TensorPrefetcher)
-        return Source(self, self._gpu, self._stats, self._padding, on_gpu=self._samples_on_gpu(), as_tensors=as_tensors)
+        return Source(self, self._gpu, self._padding, on_gpu=self._samples_on_gpu(), as_tensors=as_tensors)
 
     def _over_nodes(self) -> bool:
         return over_nodes(self.graph)
@@ -329,13 +331,9 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         return self._make_alone(key, partial(self._batch_around, seeds.indices))
 
     def _batch_around(self, indices: object) -> object:
-        adapter = self._adapter()
-        if self._gpu is not None and self._gpu.sampling is not None:
-            sample = adapter.seeds.begin(self._gpu.sampling, [indices], [next_key()])()[0]
-        else:
-            sample = self._source().sample_around(indices)
-            sample = sample if self._gpu is None else sample.to(self.device)
-        return adapter.assembler.hand_out(adapter.assembler.assemble(sample))
+        assembler, sample = self._adapter().assembler, self._source().sample_around(indices)
+        sample = sample if self._gpu is None else sample.to(self.device)
+        return assembler.hand_out(assembler.assemble(sample))
 
     def attach_data(self, name: str, data: object) -> None:
         """Raise InputError: only data of nodes and edges are prefetched."""

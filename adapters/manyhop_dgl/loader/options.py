@@ -18,13 +18,14 @@ from manyhop.memory.places import Place
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import edges_of
 from manyhop_dgl.loader.source import GivenBatches, Seeds
-from manyhop_dgl.loader.tensors import check_tensors
 from manyhop_dgl.samplers.arguments import by_type, fanouts_by_type
 from manyhop_dgl.samplers.edges import EdgePredictionSampler, sampler_of_nodes
 from manyhop_dgl.samplers.features import names_of
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.typing import GraphLike
+
+_METHODS = ("sample", "sample_tensors", "assign_lazy_features")
 
 
 def check_options(
@@ -156,6 +157,31 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
     if isinstance(seeds, Seeds):
         kind, known = ("node", graph.ntypes) if nodes is sampler else ("edge", graph.canonical_etypes)
         by_type(seeds.indices, known, kind, "indices")
+
+
+def samples_tensors(sampler: BlockSampler) -> bool:
+    """Return whether a sampler can sample without DGL's objects: manyhop's, with unchanged methods."""
+    nodes = sampler_of_nodes(sampler)
+    return (
+        isinstance(nodes, EngineSampler)
+        and _is_as_it_was(nodes, EngineSampler, (*_METHODS, "sample_blocks"))
+        and (nodes is sampler or _is_as_it_was(sampler, EdgePredictionSampler, _METHODS))
+    )
+
+
+def _is_as_it_was(sampler: object, own: type, methods: tuple[str, ...]) -> bool:
+    return all(getattr(type(sampler), name) is getattr(own, name) and name not in vars(sampler) for name in methods)
+
+
+def check_tensors(sampler: BlockSampler, name: str, value: str) -> None:
+    """Raise InputError unless a sampler can sample without DGL's objects, which an argument of the loader needs."""
+    if not samples_tensors(sampler):
+        raise InputError(
+            f"Expected one of manyhop_dgl's samplers, with its own methods, for {name}={value!r}, also beneath "
+            f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave {name} out."
+        )
+    if sampler.output_device is not None:
+        raise InputError(f"Got a sampler with output_device for {name}={value!r}. Pass device to the loader instead.")
 
 
 def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatches) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -17,8 +16,8 @@ from torch.utils.data import IterableDataset
 from manyhop.arguments import as_ids
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import Graph, NodeType
-from manyhop.loading import current_batch, next_key
-from manyhop.loading.pipeline import BatchPlan, Stats
+from manyhop.loading import next_key
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest
 from manyhop.sampling.contract import Engine
@@ -27,7 +26,6 @@ from manyhop.system.ranges import ranged
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.cores import WorkerInit
-from manyhop_dgl.loader.storages import contents_of
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
 from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
@@ -272,13 +270,12 @@ class Source:
         self,
         loader: LoaderView,
         gpu: GPURuntime | None,
-        stats: Stats,
         padding: Padding | None,
         *,
         on_gpu: bool,
         as_tensors: bool,
     ) -> None:
-        self._loader, self._gpu, self._stats, self._padding = loader, gpu, stats, padding
+        self._loader, self._gpu, self._padding = loader, gpu, padding
         self._on_gpu, self._as_tensors = on_gpu, as_tensors
         self._sampler = sampler_of_nodes(loader.graph_sampler)
         self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
@@ -300,11 +297,10 @@ class Source:
         """Whether seeds are nodes."""
         return self._edges is None
 
-    def inputs(self, positions: Sequence[Tensor]) -> list[Indices]:
-        """Return the seeds of multiple batches."""
+    def inputs(self, positions: Sequence[Any]) -> list[Any]:
+        """Return the seeds of multiple batches; the dataset's batches as they are."""
         seeds = self._loader.dataset
-        assert isinstance(seeds, Seeds)
-        return [seeds.at(index) for index in positions]
+        return [seeds.at(index) if isinstance(seeds, Seeds) else index for index in positions]
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler of a GPU."""
@@ -349,23 +345,23 @@ class Source:
 
         return finish
 
+    def sample(self, positions: Any) -> Any:
+        """Sample around the seeds at some positions, or around the indices of a batch."""
+        return self.sample_around(*self.inputs([positions]))
+
     @ranged("sample")
     def sample_around(self, indices: Any) -> Any:
-        """Sample around some indices on the CPU."""
-        start = time.perf_counter()
-        loader, sampler = self._loader, self._loader.graph_sampler
-        if self._as_tensors:
-            arguments = self._sampler.arguments()
-            topology = arguments.topology(loader.graph)
-            request, dress = self._request(topology, indices, sampler.next_key(), CPU)
-            plan = arguments.plan(topology, CPU, owner=self._sampler.plan_owner)
-            batch = dress(plan.sample(request, self._pad))
-        else:
-            batch = sampler.sample(loader.graph, indices)
-        if (rank_batch := current_batch()) is not None:
-            self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
-            rank_batch.contents.update(batch.contents() if self._as_tensors else contents_of(batch, indices))
-        return batch
+        """Sample around some indices."""
+        gpu, loader = self._gpu, self._loader
+        if gpu is not None and gpu.sampling is not None:
+            return self.begin(gpu.sampling, [indices], [next_key()])()[0]
+        if not self._as_tensors:
+            return loader.graph_sampler.sample(loader.graph, indices)
+        arguments = self._sampler.arguments()
+        topology = arguments.topology(loader.graph)
+        request, dress = self._request(topology, indices, next_key(), CPU)
+        plan = arguments.plan(topology, CPU, owner=self._sampler.plan_owner)
+        return dress(plan.sample(request, self._pad))
 
     @property
     def _pad(self) -> Pad | None:
@@ -386,13 +382,6 @@ class Source:
 
         around = read_seeds(as_seed_nodes(nodes), topology)[1]
         return NodeRequest(key=key, seeds=around, exclude=read_exclude(exclude, topology)), dress
-
-    def sample(self, positions: Any) -> Any:
-        """Sample around the seeds at some positions, or around the indices of a batch."""
-        gpu, seeds = self._gpu, self._loader.dataset
-        if gpu is not None and gpu.sampling is not None:
-            return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
-        return self.sample_around(seeds.at(positions) if isinstance(seeds, Seeds) else positions)
 
 
 def on_cpu_only(arguments: Arguments) -> bool:

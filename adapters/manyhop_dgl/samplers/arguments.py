@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop import arguments
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.system.arrays import has_memory
 from manyhop_dgl.graph.topology import Topology, of_type, type_of
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
@@ -60,7 +61,7 @@ def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType,
     Raises:
         InputError: an unknown node type, a tensor for a graph of multiple node types, no integers, another device.
     """
-    given = by_type(seeds, topology.graph.node_types, "node", "seed nodes")
+    given = by_type(seeds, topology.graph.num_nodes, "node", "seed nodes")
     if not given:
         raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
     ids = {t: as_ids(some, f"seed nodes{of_type(t)}") for t, some in given.items()}
@@ -109,6 +110,8 @@ def as_ids(ids: object, what: str) -> Tensor:
     Raises:
         InputError: no integers, more than one dimension, not on the CPU.
     """
+    if type(ids) is Tensor and ids.dtype == torch.int64 and ids.dim() == 1 and has_memory(ids) and not ids.is_neg():
+        return ids  # the usual case, quickly
     return arguments.as_ids(what, ids).to(torch.int64)
 
 

@@ -1,4 +1,4 @@
-"""Sampling without DGL's objects, and rows of a graph's data for batches, gathered by one call."""
+"""Rows of a graph's data for batches, gathered by one call."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import is_
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-import torch
 from torch import Tensor
 
-from manyhop.arguments import flag
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import batch_key
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.topology import EdgeDir, type_of
-from manyhop_dgl.samplers.arguments import check_name, check_names, freeze_fanouts
-from manyhop_dgl.samplers.keys import next_key
-from manyhop_dgl.samplers.plan import Arguments, as_device
+from manyhop_dgl.graph.topology import type_of
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_dgl.typing import Fanouts, GraphLike, Names
+from manyhop_dgl.typing import GraphLike, Names
 from manyhop_embedding import Embedding, RowsAhead
 
 KindT = TypeVar("KindT", NodeType, EdgeType)
@@ -31,59 +26,6 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 Assign: TypeAlias = Callable[[Any], None]
 
 _lock = threading.Lock()
-
-
-def sample_tensors(
-    graph: GraphLike,
-    seed_nodes: object,
-    fanouts: Fanouts,
-    *,
-    edge_dir: EdgeDir = "in",
-    prob: str | None = None,
-    mask: str | None = None,
-    replace: bool = False,
-    exclude_eids: object = None,
-    key: tuple[int, int, int] | None = None,
-    device: torch.device | str | None = None,
-    node_features: Names = None,
-    edge_features: Names = None,
-) -> BlockTensors:
-    """Sample blocks as tensors. It needs no build of DGL for the device, nor DGL at all for a ``manyhop_dgl.Graph``.
-
-    The sample is that of :class:`NeighborSampler` for the same key, on the CPU and on a GPU. On a GPU the edges are
-    read from its memory, to which they are copied once per graph.
-
-    Args:
-        graph: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
-        seed_nodes: ``[num_seeds]`` ids, or a dict, node type -> ids; on the CPU or on the device.
-        fanouts: as for :class:`NeighborSampler`, like the following four.
-        edge_dir: ``"in"`` or ``"out"``.
-        prob: name of edge data to pick by.
-        mask: name of boolean edge data: edges that may be sampled.
-        replace: sample with replacement.
-        exclude_eids: edge ids, or a dict, edge type -> edge ids: they are removed from the picks.
-        key: ``(seed, epoch, batch)``: determines the sample. ``None``: in a loader's iteration, the key of the
-            batch, otherwise drawn.
-        device: where to sample and to gather; ``None``: on the CPU.
-        node_features: names of node data to gather for the input nodes (of every node type that has it), or a dict,
-            node type -> names.
-        edge_features: names of edge data to gather for the edges of all blocks, or a dict, edge type -> names.
-
-    Raises:
-        InputError: arguments that do not make sense or do not fit the graph.
-        GraphError: data for ``prob`` or ``mask`` that is missing or wrong.
-        FeatureError: features that the graph does not have.
-        CapacityError: the batch does not fit in memory.
-    """
-    check_name(prob, "prob")
-    check_name(mask, "mask")
-    arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, flag("replace", replace))
-    check_names(node_features, "node_features")
-    check_names(edge_features, "edge_features")
-    own = next_key if key is None else partial(batch_key, key)
-    tensors = arguments.sample(graph, seed_nodes, exclude_eids, own, as_device(device))[1]
-    return with_rows(tensors, graph, node_features, edge_features)
-
 
 Part: TypeAlias = Literal["nodes", "outputs", "edges", "seeds"]
 """Rows of the input nodes, of the output nodes, of the edges of each block, of the seed edges."""
@@ -206,6 +148,86 @@ def values_of(frame: Any, name: str) -> Any:
         return state["storage"]
     with _lock:  # not two threads at once
         return column.data
+
+
+class _State(NamedTuple):
+    """A key and the data found by it, in one object for multiple threads."""
+
+    requested: object = None
+    there: Any = None
+    data: Data = Data([], [], True)
+
+
+class Prefetched:
+    """The data that a sampler prefetches from a graph. Both may change between batches.
+
+    Args:
+        graph: whose data they are.
+        sampler: of nodes, or of edges.
+        of_nodes: the sampler itself, or the sampler of nodes beneath.
+    """
+
+    def __init__(self, graph: GraphLike, sampler: Any, of_nodes: Any) -> None:
+        self._graph, self._sampler, self._nodes = graph, sampler, of_nodes
+        self._of_dgl = not isinstance(graph, GraphData)
+        self._state = _State()
+
+    def data(self) -> Data:
+        """Return the requested data that exist: the same object until they change.
+
+        Raises:
+            FeatureError: unknown names, by type.
+            InputError: types that the graph does not have.
+        """
+        requested, state = self._requested(), self._state
+        if state.requested == requested and self._is_same(state):
+            return state.data
+        there = self.there()  # before the data found by it
+        data, known = self.find(), state.data
+        same = (data.entries, data.is_complete) == (known.entries, known.is_complete)
+        if same and all(map(is_, data.values, known.values)):
+            data = known  # only other data have changed
+        self._state = _State(tuple(map(_copied, requested)), there, data)
+        return data
+
+    def find(self) -> Data:
+        """Return what :meth:`data` does, without keeping it."""
+        return find_data(self._graph, self._requested())
+
+    def all_data(self) -> Data:
+        """Return the requested data; raise FeatureError if some do not exist."""
+        data = self.data()
+        if not data.is_complete:
+            check_complete(self._graph, self._requested(), data)
+        return data
+
+    def there(self) -> list[object]:
+        """Return objects that change if data are added, removed or replaced, by type; of a ``DGLGraph``, only names."""
+        graph: Any = self._graph
+        if self._of_dgl:
+            return [[*frame._columns] for frame in (*graph._node_frames, *graph._edge_frames)]
+        return [frame.data for frame in (*graph.node_frames.values(), *graph.edge_frames.values())]
+
+    def _is_same(self, state: _State) -> bool:
+        there, data = self.there(), state.data
+        if not self._of_dgl:
+            return len(there) == len(state.there) and all(map(is_, there, state.there))
+        values = [value_of(self._graph, entry) for entry in data.entries]
+        return there == state.there and all(map(is_, values, data.values))
+
+    def _requested(self) -> Requested:
+        nodes, sampler = self._nodes, self._sampler
+        of_seeds = [] if nodes is sampler else sampler.prefetch_labels
+        return nodes.prefetch_node_feats, nodes.prefetch_labels, nodes.prefetch_edge_feats, of_seeds
+
+
+def _copied(names: Any) -> Any:
+    """Return a copy, equal until the names change; they may be by type."""
+    if isinstance(names, Mapping):
+        return {kind: _copied(some) for kind, some in names.items()}
+    if names is None or isinstance(names, tuple):
+        return names
+    return [*names] if isinstance(names, list) else tuple(names)
 
 
 @dataclass(slots=True)

@@ -202,9 +202,8 @@ class NeighborSampler(EngineSampler):
 
     def arguments(self) -> Arguments:
         """Return how neighbours are sampled, by the current attributes."""
-        return Arguments(
-            freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
-        )
+        replace = self.replace if type(self.replace) is bool else flag("replace", self.replace)
+        return Arguments(freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, replace)
 
     def of_dgl(self) -> BlockSampler:
         """Return DGL's sampler of the same arguments."""

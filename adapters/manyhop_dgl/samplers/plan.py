@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,9 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import NodeType, PlacedGraph
+from manyhop.loading import batch_key
 from manyhop.loading.pipeline import Padded
 from manyhop.memory.places import Place
 from manyhop.sampling import (
@@ -27,9 +30,19 @@ from manyhop.sampling import (
 from manyhop.sampling.cpu.workspace import Empty, empty
 from manyhop.sampling.engines import engine_for, placed_engine
 from manyhop_dgl.graph.topology import EdgeDir, Topology, topology_of
-from manyhop_dgl.samplers.arguments import read_exclude, read_fanouts, read_seeds, same_device
+from manyhop_dgl.samplers.arguments import (
+    check_name,
+    check_names,
+    freeze_fanouts,
+    read_exclude,
+    read_fanouts,
+    read_seeds,
+    same_device,
+)
+from manyhop_dgl.samplers.features import with_rows
+from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.tensors import BlockTensors, Hops
-from manyhop_dgl.typing import GraphLike, LayerFanouts, Nodes
+from manyhop_dgl.typing import Fanouts, GraphLike, LayerFanouts, Names, Nodes
 
 if TYPE_CHECKING:
     from manyhop.sampling.gpu.launch.seeds import SeedGroup
@@ -147,7 +160,7 @@ def _columns(
 
 def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
     if device.type == "cpu":
-        from manyhop.graph.column_kernels import fill_indptr
+        from manyhop.sampling.cpu.kernels.hop import fill_indptr
 
         fill_indptr(table)
     else:
@@ -291,3 +304,55 @@ class Plan:
         """
         pending = self.engine.begin(requests)
         return lambda pad: cut_all(pending.finish(), dtype=self.index_dtype, pad=pad)
+
+
+def sample_tensors(
+    graph: GraphLike,
+    seed_nodes: object,
+    fanouts: Fanouts,
+    *,
+    edge_dir: EdgeDir = "in",
+    prob: str | None = None,
+    mask: str | None = None,
+    replace: bool = False,
+    exclude_eids: object = None,
+    key: tuple[int, int, int] | None = None,
+    device: torch.device | str | None = None,
+    node_features: Names = None,
+    edge_features: Names = None,
+) -> BlockTensors:
+    """Sample blocks as tensors. It needs no build of DGL for the device, nor DGL at all for a ``manyhop_dgl.Graph``.
+
+    The sample is that of :class:`NeighborSampler` for the same key, on the CPU and on a GPU. On a GPU the edges are
+    read from its memory, to which they are copied once per graph.
+
+    Args:
+        graph: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
+        seed_nodes: ``[num_seeds]`` ids, or a dict, node type -> ids; on the CPU or on the device.
+        fanouts: as for :class:`NeighborSampler`, like the following four.
+        edge_dir: ``"in"`` or ``"out"``.
+        prob: name of edge data to pick by.
+        mask: name of boolean edge data: edges that may be sampled.
+        replace: sample with replacement.
+        exclude_eids: edge ids, or a dict, edge type -> edge ids: they are removed from the picks.
+        key: ``(seed, epoch, batch)``: determines the sample. ``None``: in a loader's iteration, the key of the
+            batch, otherwise drawn.
+        device: where to sample and to gather; ``None``: on the CPU.
+        node_features: names of node data to gather for the input nodes (of every node type that has it), or a dict,
+            node type -> names.
+        edge_features: names of edge data to gather for the edges of all blocks, or a dict, edge type -> names.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: data for ``prob`` or ``mask`` that is missing or wrong.
+        FeatureError: features that the graph does not have.
+        CapacityError: the batch does not fit in memory.
+    """
+    check_name(prob, "prob")
+    check_name(mask, "mask")
+    arguments = Arguments(freeze_fanouts(fanouts), edge_dir, prob, mask, flag("replace", replace))
+    check_names(node_features, "node_features")
+    check_names(edge_features, "edge_features")
+    own = next_key if key is None else partial(batch_key, key)
+    tensors = arguments.sample(graph, seed_nodes, exclude_eids, own, as_device(device))[1]
+    return with_rows(tensors, graph, node_features, edge_features)

@@ -210,17 +210,6 @@ class BlockTensors:
             edges={t: tuple(numbers) for t, numbers in hops.num_edges.items()},
         )
 
-    def contents(self) -> dict[str, int]:
-        """Return the numbers of seeds, nodes and edges without padding, and whether the padding fits."""
-        if self.padding is None:
-            hops = self.hops
-            edges = sum([sum(of_hops) for of_hops in hops.num_edges.values()])
-            return {"seeds": sum(hops.num_nodes[0].values()), "nodes": sum(hops.num_nodes[-1].values()), "edges": edges}
-        counts, fits = self.padding.counts, int(self.padding.grown == 0)
-        nodes, edges = (sum(map(sum, by_type.values())) for by_type in (counts.nodes, counts.edges))
-        seeds = sum(hops[0] for hops in counts.nodes.values())
-        return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": fits}
-
     @property
     def input_nodes(self) -> Tensor | dict[NodeType, Tensor]:
         """``[num_nodes]``: the nodes whose features the first layer reads."""
@@ -319,11 +308,6 @@ class EdgeTensors:
     def negative_mask(self) -> Tensor | dict[EdgeType, Tensor] | None:
         """``negative_masks``, of the one edge type or by edge type."""
         return None if self.negative_masks is None else only(self.negative_masks)
-
-    def contents(self) -> dict[str, int]:
-        """Return the numbers of seed edges, nodes and edges, as :meth:`BlockTensors.contents` does."""
-        numbers = [ids.numel() for ids in self.ids.values()] if self.num_edges is None else self.num_edges.values()
-        return self.sample.contents() | {"seeds": sum(numbers)}
 
     def to(self, device: torch.device | str) -> EdgeTensors:
         """Copy to another device."""

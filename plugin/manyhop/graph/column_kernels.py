@@ -1,4 +1,4 @@
-"""Compiled loops over columns: counting sort, alias tables of weights, pointers of blocks."""
+"""Compiled loops over columns: counting sort, alias tables of weights."""
 
 from __future__ import annotations
 
@@ -233,26 +233,3 @@ def fill_aliases(
         if positive > 0:
             _sweep(weight[begin:end], total, alias[begin:end])
     return True
-
-
-@kernel("void(int64[:, ::1])")
-def fill_indptr(columns: npt.NDArray[np.int64]) -> None:
-    """Point to the edges of each destination of a hop, for blocks of DGL and GraphBolt.
-
-    Every edge writes where its node ends, the last one wins: without a branch per node this is several times as fast as
-    looking for the ends.
-
-    Args:
-        columns: ``[n, 4]``: address of int64 ``col``, ascending; its length; a number of nodes; address of the int64
-            result, one entry longer: the first edge whose ``col`` is at least 0, 1, 2, ...
-    """
-    for i in range(columns.shape[0]):
-        num_edges, num_dst = columns[i, 1], columns[i, 2]
-        col, indptr = i64(columns[i, 0], num_edges), i64(columns[i, 3], num_dst + 1)
-        indptr[:] = 0
-        for e in range(num_edges):
-            indptr[np.uint64(col[e] + 1)] = e + 1
-        end = 0
-        for v in range(num_dst + 1):
-            end = max(end, indptr[v])
-            indptr[v] = end

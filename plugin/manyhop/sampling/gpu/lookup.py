@@ -50,7 +50,7 @@ _MOST_TILES = 64
 
 
 def fill(columns: npt.NDArray[np.int64], device: torch.device) -> None:
-    """Enqueue the counterpart of ``manyhop.graph.column_kernels.fill_indptr`` on the current stream.
+    """Enqueue the counterpart of ``manyhop.sampling.cpu.kernels.hop.fill_indptr`` on the current stream.
 
     Args:
         columns: ``[n, 4] int64``, as there, with device addresses.
