@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_train.aggregation import Edges, aggregate, is_sorted, mark_sorted
+from manyhop_train.aggregation import Edges, aggregate
 from manyhop_train.aggregation.dispatch import aggregate_by_torch
 
 pytestmark = pytest.mark.usefixtures("kernels_everywhere")
@@ -148,16 +148,6 @@ def test_orders_serve_layers_with_fewer_edges(device):
     assert edges.incoming(4) is incoming
     assert edges.outgoing(9, 20) is outgoing
     assert edges.outgoing(NUM_SRC + 1, 20) is not outgoing
-
-
-def test_a_mark_is_of_one_tensor_as_it_was():
-    edge_index = torch.zeros(2, 3, dtype=torch.int64)
-    assert not is_sorted(edge_index)
-    mark_sorted(edge_index)
-    assert is_sorted(edge_index)
-    assert not is_sorted(edge_index.clone())
-    edge_index[0, 0] = 1
-    assert not is_sorted(edge_index)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from benchmarks.common import MANYHOP, Contender, Timing, measure, opening, prin
 from benchmarks.gpu.graphs import rmat
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, accelerate, capture
-from manyhop_train.aggregation import mark_sorted
+from manyhop_pyg.batch.join import mark_sorted
 
 CLASSES = 64
 KEPT = 16  # batches of steps without loading

@@ -18,7 +18,7 @@ from manyhop import files
 from manyhop.features import cache_files, cpu_kernels, cpu_lookup, file_cache, gather
 from manyhop.features import cached_files as hot_files
 from manyhop.memory import segments
-from manyhop.memory.known import records
+from manyhop.system.arrays import records
 
 NUM_ROWS, WIDTH = 4000, 33
 KEPT = 64

@@ -18,7 +18,7 @@ from manyhop.features import cache_files, file_cache, gather
 from manyhop.features import cached_files as hot_files
 from manyhop.features.cached_files import not_counting
 from manyhop.features.cpu_lookup import choose_rows
-from manyhop.memory.known import known, records
+from manyhop.system.arrays import known, records
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
 

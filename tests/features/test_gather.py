@@ -35,10 +35,11 @@ def gathered(request: pytest.FixtureRequest) -> Gathered:
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled where there is a GPU")
     from manyhop.features.gather_gpu import gather_on_gpu
+    from manyhop.features.gathering import gather_on_cpu
 
     def on_gpu(*requests: Any, threads: int = 1) -> list[Any]:
         asked = [each if isinstance(each, RowRequest) else RowRequest(*each) for each in requests]
-        return gather_on_gpu(asked, torch.device("cpu"))
+        return gather_on_gpu(asked, torch.device("cpu"), on_cpu=gather_on_cpu)
 
     return on_gpu
 

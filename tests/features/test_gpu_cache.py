@@ -11,6 +11,7 @@ from manyhop.features import CachedRows, HotRows, RowRequest, Visits, gather, ke
 
 triton = pytest.importorskip("triton")
 from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
+from manyhop.features.gathering import gather_on_cpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -37,7 +38,7 @@ def test_rows_come_from_the_cache_where_it_has_them(
     source = torch.randn(num_rows, width)
     index = torch.tensor(data.draw(st.lists(st.integers(0, num_rows - 1), max_size=80)), dtype=torch.int64)
     rows = cached(source, ids)
-    (got,) = gather_on_gpu([RowRequest(rows, index)], CPU)
+    (got,) = gather_on_gpu([RowRequest(rows, index)], CPU, on_cpu=gather_on_cpu)
     hit = torch.isin(index, torch.tensor(ids, dtype=torch.int64))
     assert torch.equal(got, source[index] + 1000 * hit[:, None])
     assert rows.counts.tolist() == ([len(index), int(hit.sum())] if ids else [0, 0])
@@ -47,7 +48,9 @@ def test_all_bits_of_a_group() -> None:
     source, index = torch.arange(256).float(), torch.arange(256)
     for ids in (list(range(256)), list(range(64, 128)), [63, 127, 255], [0, 64]):
         hit = torch.isin(index, torch.tensor(ids))
-        assert torch.equal(gather_on_gpu([RowRequest(cached(source, ids), index)], CPU)[0], index + 1000.0 * hit)
+        assert torch.equal(
+            gather_on_gpu([RowRequest(cached(source, ids), index)], CPU, on_cpu=gather_on_cpu)[0], index + 1000.0 * hit
+        )
 
 
 def test_beside_other_sources_and_with_bad_ids() -> None:
@@ -55,14 +58,14 @@ def test_beside_other_sources_and_with_bad_ids() -> None:
     rows = cached(torch.randn(100, 4), [3, 50, 99])
     expected = rows.source[index] + 1000 * torch.isin(index, torch.tensor([3, 50, 99]))[:, None]
     for got, right in zip(
-        gather_on_gpu([RowRequest(s, index) for s in (plain, rows, plain)], CPU),
+        gather_on_gpu([RowRequest(s, index) for s in (plain, rows, plain)], CPU, on_cpu=gather_on_cpu),
         [plain[index], expected, plain[index]],
         strict=True,
     ):
         assert torch.equal(got, right)
     index[7] = 100
     with pytest.raises(FeatureError, match=r"got 100 \(at position 7\)"):
-        gather_on_gpu([RowRequest(rows, index)], CPU)
+        gather_on_gpu([RowRequest(rows, index)], CPU, on_cpu=gather_on_cpu)
 
 
 def test_indices_on_the_cpu_read_the_source() -> None:
@@ -111,7 +114,7 @@ def test_kept_rows_are_those_of_the_source() -> None:
     index = torch.tensor([69, 3, 0, 2])
     for source in (x, y):
         rows = kept[id(source)]
-        assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU)[0], source[index])
+        assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU, on_cpu=gather_on_cpu)[0], source[index])
         assert (rows.shape, rows.counts.tolist()) == (source.shape, [4, 2])
 
 
@@ -123,13 +126,13 @@ def test_rows_have_to_be_copied_as_bytes() -> None:
 def test_a_cache_on_another_device_is_not_read() -> None:
     rows, index = cached(torch.randn(70, 4), [3, 50]), torch.tensor([3, 4, 50])
     rows.rows = rows.rows.to("meta")
-    assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU)[0], rows.source[index])
+    assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU, on_cpu=gather_on_cpu)[0], rows.source[index])
 
 
 def test_a_source_with_a_cache_that_moves_in_memory() -> None:
     rows, index = cached(torch.randn(70, 4), [3]), torch.tensor([4, 50])
     for _ in range(2):
-        assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU)[0], rows.source[index])
+        assert torch.equal(gather_on_gpu([RowRequest(rows, index)], CPU, on_cpu=gather_on_cpu)[0], rows.source[index])
         rows.source.data = torch.randn(70, 4)
 
 

@@ -14,6 +14,7 @@ from manyhop.features import Checks, RowRequest
 triton = pytest.importorskip("triton")
 from manyhop.features import gather_gpu  # noqa: E402
 from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
+from manyhop.features.gathering import gather_on_cpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 
 def gathered(*requests: tuple[object, Tensor] | RowRequest, checks: Checks | None = None) -> list[Tensor]:
     asked = [r if isinstance(r, RowRequest) else RowRequest(*r) for r in requests]
-    return gather_on_gpu(asked, CPU, checks=checks)
+    return gather_on_gpu(asked, CPU, on_cpu=gather_on_cpu, checks=checks)
 
 
 def random_bytes(*shape: int) -> Tensor:
@@ -127,7 +128,7 @@ def test_rows_of_one_source_share_memory_but_are_no_views(
     monkeypatch.setattr(gather_gpu, "_SHARED_BYTES", most * 4 * width * 10)
     source, other = torch.randn(20, width), torch.randn(20, width)
     ids = [torch.randint(0, 20, (n,)) for n in (3, 0, 5, 7, 1, 4, 2, 9)]
-    rows = gather_on_gpu([RowRequest(x, i) for i in ids for x in (source, other)], CPU)[::2]
+    rows = gather_on_gpu([RowRequest(x, i) for i in ids for x in (source, other)], CPU, on_cpu=gather_on_cpu)[::2]
     assert all(torch.equal(row, source[i]) for row, i in zip(rows, ids, strict=True))
     assert len({row.untyped_storage().data_ptr() for row in rows if row.numel()}) == owners
     rows[0] += 1

@@ -20,6 +20,7 @@ if DEVICE is None:
     from gpu_stand_ins import CPU, MEMORY, pyg_works_on, stand_for_gpu
 
     from manyhop.features.gather_gpu import gather_on_gpu
+    from manyhop.features.gathering import gather_on_cpu
     from manyhop.loading.gpu import runtime, warm_up
     from manyhop.ranks import cuda
 
@@ -30,7 +31,9 @@ if DEVICE is None:
     # The interpreter works for one thread at a time.
     warm_up._in_background = lambda *args, **how: nullcontext()
     MEMORY.cache_bytes, MEMORY.is_slow, MEMORY.cache = 8, lambda request: False, lambda cached: None
-    runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
+    runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(
+        requests, CPU, on_cpu=gather_on_cpu, checks=checks
+    )
 
 
 def main():

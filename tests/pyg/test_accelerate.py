@@ -25,7 +25,7 @@ from torch_geometric.utils import trim_to_layer
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
-from manyhop_train.aggregation import is_sorted
+from manyhop_pyg.batch.join import is_sorted
 
 pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on GPUs
 INTERPRETED = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate, capture
-from manyhop_train.aggregation import is_sorted
+from manyhop_pyg.batch.join import is_sorted
 
 
 @pytest.fixture

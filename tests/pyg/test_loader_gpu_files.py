@@ -20,6 +20,7 @@ from manyhop_tools.cli import main
 
 pytest.importorskip("triton")
 from manyhop.features.gather_gpu import gather_on_gpu
+from manyhop.features.gathering import gather_on_cpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has these tests on a GPU")
 
@@ -45,7 +46,11 @@ def small_gpu(on_gpu: Callable[..., None], out_of_reach: None, monkeypatch: pyte
     room = Hardware(gpu_memory=250 * KIB, host_memory=250 * KIB, pinnable=0)
     monkeypatch.setattr(cuda, "hardware", lambda *_, **__: room)
     monkeypatch.setattr(runtime, "decide_memory", decide.decide_memory)
-    monkeypatch.setattr(runtime, "gather", lambda requests, *, checks, **_: gather_on_gpu(requests, CPU, checks=checks))
+    monkeypatch.setattr(
+        runtime,
+        "gather",
+        lambda requests, *, checks, **_: gather_on_gpu(requests, CPU, on_cpu=gather_on_cpu, checks=checks),
+    )
     return on_gpu
 
 

@@ -14,7 +14,7 @@ from torch_geometric.utils import degree
 
 from manyhop.errors import FeatureError, InputError
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
-from manyhop_train.aggregation import is_sorted
+from manyhop_pyg.batch.join import is_sorted
 
 
 def test_is_one_of_pygs_loaders(data):

@@ -18,6 +18,7 @@ from torch_geometric.transforms import Constant
 
 from manyhop.errors import InputError
 from manyhop.features.gather_gpu import gather_on_gpu
+from manyhop.features.gathering import gather_on_cpu
 from manyhop.loading import next_key
 from manyhop.loading.gpu import runtime
 from manyhop.sampling import BatchKey
@@ -43,7 +44,7 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> Make:
                 return launch(self, *args, **kwargs)
 
         def gather(requests: Any, *, checks: Any, **others: Any) -> list[Any]:
-            return gather_on_gpu(requests, CPU, checks=checks)
+            return gather_on_gpu(requests, CPU, on_cpu=gather_on_cpu, checks=checks)
 
         monkeypatch.setattr(GridExecutor, "__call__", one_by_one)
         stand_for_gpu(monkeypatch.setattr)

@@ -28,6 +28,7 @@ from torch_geometric.nn import (
 )
 
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
+from manyhop_pyg.batch.join import is_sorted, mark_sorted
 from manyhop_pyg.training import layers, trim
 
 pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on GPUs
@@ -329,3 +330,13 @@ def test_ddp(data, tmp_path):
                 torch.testing.assert_close(out[: batch.batch_size], expected[: batch.batch_size])
     finally:
         dist.destroy_process_group()
+
+
+def test_a_mark_is_of_one_tensor_as_it_was() -> None:
+    edge_index = torch.zeros(2, 3, dtype=torch.int64)
+    assert not is_sorted(edge_index)
+    mark_sorted(edge_index)
+    assert is_sorted(edge_index)
+    assert not is_sorted(edge_index.clone())
+    edge_index[0, 0] = 1
+    assert not is_sorted(edge_index)

@@ -25,12 +25,11 @@ from manyhop.graph import (
     with_mask,
     with_weights,
 )
-from manyhop.memory.known import known
 from manyhop.memory.mapped_files import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
-from manyhop.system.arrays import describe, has_memory, version_of
+from manyhop.system.arrays import describe, has_memory, known, version_of
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.typing import GraphLike
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,8 @@ from manyhop_pyg.batch.columns import DataPlan, attributes_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler, samples_itself
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
-from manyhop_train.aggregation import Hops, mark_sorted
+
+_MARK = "_manyhop_sorted"
 
 
 def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
@@ -217,3 +218,43 @@ def order_of(sampler: BaseSampler) -> str | None:
     if not samples_itself(sampler, "sample_from_nodes", "sample_from_edges"):
         return None
     return "row" if sampler.topology.backward else "col"
+
+
+class Hops(NamedTuple):
+    """Numbers of nodes and edges that each hop of a sample added, seeds first."""
+
+    src: Sequence[int]
+    """``[num_hops + 1]``: nodes of the sources' type, seeds first."""
+    dst: Sequence[int]
+    """``[num_hops + 1]``: nodes of the destinations' type, seeds first."""
+    edges: Sequence[int]
+    """``[num_hops]``: edges, whose destinations the hop before added."""
+
+
+def mark_sorted(edge_index: Tensor, hops: Hops | None = None) -> None:
+    """Mark a tensor's edges as sorted by destination, until the tensor changes.
+
+    Inference tensors are not marked, since their changes are not counted.
+
+    Args:
+        edge_index: ``[2, num_edges]``.
+        hops: numbers that each hop added; ``None``: unknown.
+    """
+    if not edge_index.is_inference():
+        setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
+
+
+def is_sorted(edge_index: Tensor) -> bool:
+    """Return whether :func:`mark_sorted` has marked this tensor."""
+    return _mark(edge_index) is not None
+
+
+def hops_of(edge_index: Tensor) -> Hops | None:
+    """Return the hops of :func:`mark_sorted` for this tensor."""
+    mark = _mark(edge_index)
+    return None if mark is None else mark[2]
+
+
+def _mark(edge_index: Tensor) -> tuple[int, int, Hops | None] | None:
+    mark: tuple[int, int, Hops | None] | None = getattr(edge_index, _MARK, None)
+    return mark if mark is not None and mark[:2] == (id(edge_index), edge_index._version) else None

@@ -17,7 +17,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.memory.known import known, known_if_any
+from manyhop.system.arrays import known, known_if_any
 from manyhop_pyg.typing import StoreSize
 
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, N
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
-from manyhop.sampling.engines import HostEngine, Spec, engine_for
+from manyhop.sampling.cpu.sampler import HostEngine
+from manyhop.sampling.engines import Spec, engine_for
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.seeds import parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of

@@ -13,8 +13,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import SparseTensor
 
 from manyhop.errors import InputError
+from manyhop_pyg.batch.join import hops_of, is_sorted, mark_sorted
 from manyhop_pyg.typing import Attributes, Batch
-from manyhop_train.aggregation import hops_of, is_sorted, mark_sorted
 from manyhop_train.capture import CapturedStep
 
 R = TypeVar("R")

@@ -19,7 +19,8 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj
 
 from manyhop.errors import InputError
-from manyhop_train.aggregation import Edges, hops_of, is_sorted
+from manyhop_pyg.batch.join import hops_of, is_sorted
+from manyhop_train.aggregation import Edges
 
 _LEAVE_OUT = "Leave out trim=True."
 _NOTE = (

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
+from manyhop.features.gathering import thread_counts
+from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import HitCounts
-from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
 from manyhop.memory.sharing import node_segment
 from manyhop.ranks import world
-from manyhop.system.arrays import version_of
+from manyhop.system.arrays import RowLayout, known, known_if_any, row_layout, version_of
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
 
@@ -96,7 +96,7 @@ class FileCache:
         from manyhop.features.cpu_lookup import find_rows, load
         from manyhop.system.paging import prefetch_rows
 
-        layout, index, counts = self._layout, request.index.contiguous(), _current.counting != "not"
+        layout, index, counts = self._layout, request.index.contiguous(), thread_counts.counting != "not"
         count, width = index.numel(), layout.row_bytes
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
@@ -109,7 +109,7 @@ class FileCache:
         )  # fmt: skip
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
-        if _current.counting == "only":
+        if thread_counts.counting == "only":
             self._count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
@@ -123,7 +123,7 @@ class FileCache:
             move_rows(layout.address, rows + 8 * begin, out.data_ptr(), positions + 8 * begin, end - begin, width)
         if counts:
             self._counts.add(count, hits)
-            _current.requested, _current.hits = _current.requested + count, _current.hits + hits
+            thread_counts.requested, thread_counts.hits = thread_counts.requested + count, thread_counts.hits + hits
             if self._count_requested(count) >= self._wanted:
                 self.renew(request.source)
         return out
@@ -380,26 +380,11 @@ def not_counting() -> AbstractContextManager[None]:
 
 @contextmanager
 def _counting(how: str) -> Iterator[None]:
-    before, _current.counting = _current.counting, how
+    before, thread_counts.counting = thread_counts.counting, how
     try:
         yield
     finally:
-        _current.counting = before
-
-
-def take_thread_counts() -> tuple[int, int]:
-    """Return the rows that this thread requested from caches of files, and the hits among them, since the last call."""
-    taken = _current.requested, _current.hits
-    _current.requested = _current.hits = 0
-    return taken
-
-
-class _Thread(threading.local):
-    counting = "also"
-    requested = hits = 0
-
-
-_current = _Thread()
+        thread_counts.counting = before
 
 
 def _layout(source: Any) -> RowLayout | None:

@@ -5,29 +5,29 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features.buffers import PinnedPool
+from manyhop.features.buffers import BufferPool, PinnedPool
 from manyhop.features.kernels.gather import COLUMNS, FIELDS, TILE, find_slots, gather_rows
 from manyhop.features.kernels.move import move
 from manyhop.features.requests import (
     Checks,
-    RowLayout,
     RowRequest,
     Suspect,
-    gather_on_cpu,
     index_by_itself,
-    row_layout,
 )
 from manyhop.features.sources import CachedRows
 from manyhop.memory import pinned
+from manyhop.system.arrays import RowLayout, row_layout
 from manyhop.system.triton_launch import Kernel
+
+OnCPU: TypeAlias = Callable[[Sequence[RowRequest], BufferPool], list[Any]]
 
 _TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
@@ -284,7 +284,7 @@ class _Lookup:
 
 
 def gather_staged(
-    requests: Sequence[RowRequest], positions: Sequence[int], results: list[Any], device: torch.device, threads: int
+    requests: Sequence[RowRequest], positions: Sequence[int], results: list[Any], device: torch.device, on_cpu: OnCPU
 ) -> None:
     """Gather rows on the CPU into pinned memory, which torch reuses after the copy to the GPU.
 
@@ -303,9 +303,9 @@ def gather_staged(
             cached.staged.add(lookup.slots.numel(), lookup.slots.numel() - lookup.ids.numel())
         asked.append(replace(request, index=lookup.ids))
     try:
-        found = gather_on_cpu(asked, _staging, threads)
+        found = on_cpu(asked, _staging)
     except FeatureError:  # names the position among the missing rows
-        gather_on_cpu([replace(requests[i], index=requests[i].index.cpu()) for i in positions], _staging, threads)
+        on_cpu([replace(requests[i], index=requests[i].index.cpu()) for i in positions], _staging)
         raise
     for i, request, rows in zip(positions, asked, found, strict=True):
         sent = rows.to(device, non_blocking=True)
@@ -360,19 +360,19 @@ _staging = PinnedPool()
 
 
 def gather_on_gpu(
-    requests: Sequence[RowRequest], device: torch.device, *, threads: int = 1, checks: Checks | None = None
+    requests: Sequence[RowRequest], device: torch.device, *, on_cpu: OnCPU, checks: Checks | None = None
 ) -> list[Any]:
     """Gather rows as :func:`manyhop.features.gather`, for indices that reside on one GPU.
 
     Args:
         requests: with checked indices.
         device: where the indices lie; a CPU where triton interprets its kernels.
-        threads: how many threads copy rows that the GPU cannot read.
+        on_cpu: ``on_cpu(requests, pool)`` gathers rows that the GPU cannot read.
         checks: collects row numbers that the kernel checks; ``None``: wait for it here.
     """
     if device.type == "cuda" and torch._C._cuda_getDevice() != device.index:
         with torch.cuda.device(device):
-            return gather_on_gpu(requests, device, threads=threads, checks=checks)
+            return gather_on_gpu(requests, device, on_cpu=on_cpu, checks=checks)
     plan = PLANS.of(requests, device)
     results: list[Any] = [None] * len(requests)
     collected = checks
@@ -382,7 +382,7 @@ def gather_on_gpu(
             collected = Checks() if collected is None else collected
             collected.add(suspect)
     if plan.staged:
-        gather_staged(requests, plan.staged, results, device, threads)
+        gather_staged(requests, plan.staged, results, device, on_cpu)
     for i in plan.others:
         request = requests[i]
         if isinstance(request.source, CachedRows):

@@ -1,10 +1,12 @@
-"""Gather rows of feature tensors by index: one call for all tensors of a batch."""
+"""Gather rows of feature tensors by index: one call for all tensors of a batch. Rows in CPU memory are copied here."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -12,9 +14,13 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.requests import Checks, RowRequest, gather_on_cpu
-from manyhop.features.sources import RowsInParts, ShardedRows
+from manyhop.features.requests import Checks, RowRequest, index_by_itself, out_of_range
+from manyhop.features.sources import CachedRows, RowsInParts, ShardedRows
+from manyhop.system.arrays import RowLayout, known_if_any, row_layout
 from manyhop.system.ranges import ranged
+from manyhop.system.threads import executor
+
+_SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
 
@@ -80,7 +86,7 @@ def gather(
         if where is None:
             found = _exchanged(some, pool, exchange) if some else []
         elif where.type == "cuda":
-            found = _gpu().gather_on_gpu(some, where, threads=threads, checks=checks)
+            found = _gpu().gather_on_gpu(some, where, on_cpu=partial(gather_on_cpu, threads=threads), checks=checks)
         else:
             found = gather_on_cpu(some, pool, threads)
         for i, rows in zip(positions, found, strict=True):
@@ -115,3 +121,88 @@ def _check_index(request: RowRequest) -> Tensor:
         got = f"{list(index.shape)} {index.dtype}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
         raise FeatureError(f"Expected [count] int64 or int32 to index {request.name}, got {got}. Pass row numbers.")
     return index
+
+
+def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int = 1) -> list[Any]:
+    """Gather the rows of sources that this process can index: as :func:`gather`."""
+    results: list[Any] = []
+    copies: list[Callable[[], None]] = []
+    for request in requests:
+        if isinstance(request.source, CachedRows):
+            request = replace(request, source=request.source.source)
+        layout = None
+        if request.dim == 0 and request.index.device.type == "cpu":
+            record = known_if_any(request.source)
+            cache = None if record is None else record.file_cache  # which another thread may replace
+            if cache is not None and cache.is_of(request.source):
+                results.append(cache.gather(request, pool))
+                continue
+            layout = row_layout(request.source, request.name)
+        if layout is None or layout.device.type != "cpu":
+            results.append(index_by_itself(request))
+            continue
+        index = request.index.contiguous()
+        count = index.numel()
+        out = pool.empty((count, *layout.tail), layout.dtype)
+        results.append(out)
+        cuts = min(threads, 1 + count * layout.row_bytes // _SPLIT_BYTES)
+        for k in range(cuts):
+            begin, end = count * k // cuts, count * (k + 1) // cuts
+            copies.append(partial(_copy_rows, request, layout, index, out, begin, end))
+    if threads == 1 or len(copies) <= 1:
+        for copy in copies:
+            copy()
+    else:
+        _in_threads(copies, threads)
+    return results
+
+
+def _copy_rows(request: RowRequest, layout: RowLayout, index: Tensor, out: Tensor, begin: int, end: int) -> None:
+    """Copy the rows of some entries of an index; the tensors own the memory behind the addresses."""
+    from manyhop.features.cpu_kernels import gather_rows
+
+    itemsize, row_bytes = index.element_size(), layout.row_bytes
+    bad = gather_rows(
+        layout.address, layout.stride, layout.num_rows, index.data_ptr() + begin * itemsize, itemsize == 8,
+        end - begin, out.data_ptr() + begin * row_bytes, row_bytes,
+    )  # fmt: skip
+    if bad >= 0:
+        raise out_of_range(request, begin + bad, layout.num_rows)
+
+
+def _in_threads(copies: Sequence[Callable[[], None]], threads: int) -> None:
+    """Copy in the caller and in ``threads - 1`` others; raise the error of the first copy that has one."""
+    todo, errors, lock = list(enumerate(copies))[::-1], {}, threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not todo:
+                    return
+                k, copy = todo.pop()
+            try:
+                copy()
+            except FeatureError as error:
+                errors[k] = error
+
+    helpers = [executor(threads - 1).submit(work) for _ in range(threads - 1)]
+    work()
+    for helper in helpers:
+        helper.result()
+    if errors:
+        raise errors[min(errors)]
+
+
+def take_thread_counts() -> tuple[int, int]:
+    """Return the rows that this thread requested from caches of files, and the hits among them, since the last call."""
+    taken = thread_counts.requested, thread_counts.hits
+    thread_counts.requested = thread_counts.hits = 0
+    return taken
+
+
+class _ThreadCounts(threading.local):
+    counting = "also"  # or "only", "not"
+    requested = hits = 0
+
+
+thread_counts = _ThreadCounts()

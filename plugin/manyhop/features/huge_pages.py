@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features.requests import row_layout
 from manyhop.memory.mapped_files import mappings
 from manyhop.memory.segments import HUGE, MADV_COLLAPSE
+from manyhop.system.arrays import row_layout
 
 _MOST = 4 << 30  # bytes for one loader; a GiB takes a core one to three seconds
 _STEP = 1 << 26  # bytes of one call

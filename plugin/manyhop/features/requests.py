@@ -1,13 +1,11 @@
-"""Requests for rows, gathered on the CPU: rows of contiguous memory as bytes, other sources by their own means."""
+"""Requests for rows: their errors, sources that are indexed by their own means, and checks of gathers on GPUs."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features.buffers import BufferPool
-from manyhop.features.sources import CachedRows
-from manyhop.memory.known import known_if_any
-from manyhop.system.threads import executor
-
-_SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
+from manyhop.system.arrays import torch_dtype
 
 
 @dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
@@ -48,135 +41,6 @@ def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureEr
         f"Expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
         f"{position}). Store a row for every node or edge of the graph."
     )
-
-
-@dataclass(frozen=True)
-class RowLayout:
-    """Rows that can be copied as bytes."""
-
-    address: int
-    """Address of row 0."""
-    stride: int
-    """Bytes from one row to the next, of any sign."""
-    num_rows: int
-    row_bytes: int
-    tail: tuple[int, ...]
-    """The shape of a row."""
-    dtype: torch.dtype
-    device: torch.device
-
-
-def row_layout(source: Any, name: str) -> RowLayout | None:
-    """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing."""
-    if type(source) is Tensor or type(source) is torch.nn.Parameter:
-        plain = (
-            source.layout is torch.strided
-            and source.device.type in ("cpu", "cuda")
-            and source.dim() > 0
-            and not (source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg())
-        )
-        if not plain:
-            return None
-        dtype, device, address = source.dtype, source.device, source.data_ptr()
-        strides = [s * dtype.itemsize for s in source.stride()]
-    elif type(source) is np.ndarray or type(source) is np.memmap:
-        if source.ndim == 0:
-            return None
-        dtype, device, address = torch_dtype(source, name), _CPU, source.__array_interface__["data"][0]
-        strides = list(source.strides)
-    else:
-        return None
-    shape = tuple(source.shape)
-    row_bytes = dtype.itemsize
-    for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
-        if n > 1 and stride != row_bytes:
-            return None
-        row_bytes *= n
-    return RowLayout(address, strides[0], shape[0], row_bytes, shape[1:], dtype, device)
-
-
-def torch_dtype(source: Any, name: str) -> torch.dtype:
-    """Return the dtype of an array, as torch names it."""
-    dtype = source.dtype
-    try:
-        return torch.from_numpy(np.empty(0, dtype)).dtype
-    except (TypeError, ValueError):
-        raise FeatureError(
-            f"Expected {name} to have a dtype that torch has too, got numpy's {dtype!r}. Convert the array."
-        ) from None
-
-
-_CPU = torch.device("cpu")
-
-
-def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
-    """Gather the rows of sources that this process can index: as :func:`manyhop.features.gather`."""
-    results: list[Any] = []
-    copies: list[Callable[[], None]] = []
-    for request in requests:
-        if isinstance(request.source, CachedRows):
-            request = replace(request, source=request.source.source)
-        layout = None
-        if request.dim == 0 and request.index.device.type == "cpu":
-            record = known_if_any(request.source)
-            cache = None if record is None else record.file_cache  # which another thread may replace
-            if cache is not None and cache.is_of(request.source):
-                results.append(cache.gather(request, pool))
-                continue
-            layout = row_layout(request.source, request.name)
-        if layout is None or layout.device.type != "cpu":
-            results.append(index_by_itself(request))
-            continue
-        index = request.index.contiguous()
-        count = index.numel()
-        out = pool.empty((count, *layout.tail), layout.dtype)
-        results.append(out)
-        cuts = min(threads, 1 + count * layout.row_bytes // _SPLIT_BYTES)
-        for k in range(cuts):
-            begin, end = count * k // cuts, count * (k + 1) // cuts
-            copies.append(partial(_copy_rows, request, layout, index, out, begin, end))
-    if threads == 1 or len(copies) <= 1:
-        for copy in copies:
-            copy()
-    else:
-        _in_threads(copies, threads)
-    return results
-
-
-def _copy_rows(request: RowRequest, layout: RowLayout, index: Tensor, out: Tensor, begin: int, end: int) -> None:
-    """Copy the rows of some entries of an index; the tensors own the memory behind the addresses."""
-    from manyhop.features.cpu_kernels import gather_rows
-
-    itemsize, row_bytes = index.element_size(), layout.row_bytes
-    bad = gather_rows(
-        layout.address, layout.stride, layout.num_rows, index.data_ptr() + begin * itemsize, itemsize == 8,
-        end - begin, out.data_ptr() + begin * row_bytes, row_bytes,
-    )  # fmt: skip
-    if bad >= 0:
-        raise out_of_range(request, begin + bad, layout.num_rows)
-
-
-def _in_threads(copies: Sequence[Callable[[], None]], threads: int) -> None:
-    """Copy in the caller and in ``threads - 1`` others; raise the error of the first copy that has one."""
-    todo, errors, lock = list(enumerate(copies))[::-1], {}, threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                if not todo:
-                    return
-                k, copy = todo.pop()
-            try:
-                copy()
-            except FeatureError as error:
-                errors[k] = error
-
-    helpers = [executor(threads - 1).submit(work) for _ in range(threads - 1)]
-    work()
-    for helper in helpers:
-        helper.result()
-    if errors:
-        raise errors[min(errors)]
 
 
 def index_by_itself(request: RowRequest) -> Any:

@@ -19,10 +19,11 @@ from manyhop.features.cached_files import not_counting
 from manyhop.features.exchange.host import Exchange
 from manyhop.features.exchange.spread import node_memory
 from manyhop.features.gathering import gather
-from manyhop.features.requests import RowLayout, RowRequest, row_layout
+from manyhop.features.requests import RowRequest
 from manyhop.features.sources import CachedRows, HotRows, RowsInParts, ShardedRows
 from manyhop.memory.sharing import share
 from manyhop.ranks import control
+from manyhop.system.arrays import RowLayout, row_layout
 
 CACHE_TAG = (-2, 0)
 """Tag of the exchange that fills a cache: no epoch has it."""

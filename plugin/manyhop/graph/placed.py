@@ -13,10 +13,10 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph.csc import CSC, Graph
-from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.memory.places import Place
+from manyhop.system.arrays import known, known_if_any
 from manyhop.system.progress import to_device
 
 

@@ -11,12 +11,12 @@ import torch
 
 from manyhop.features import FileCache, file_cache, only_counting
 from manyhop.features import cached_files as hot_files
-from manyhop.features.requests import row_layout
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import first_batches
 from manyhop.loading.pipeline import BatchPlan, Stats, StatsReport, save_timeline
 from manyhop.memory.placement import GPUPlacement
 from manyhop.ranks import world
+from manyhop.system.arrays import row_layout
 
 _WORTH_IT = 0.15  # share of a batch's time
 _LINE = 64  # bytes of a cache line

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from manyhop.errors import InputError, RankError
-from manyhop.features.cached_files import take_thread_counts
 from manyhop.features.exchange.row_exchange import ExchangeEndedError, ExchangeLostError
+from manyhop.features.gathering import take_thread_counts
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext
 from manyhop.loading.lockstep import EpochExchanges

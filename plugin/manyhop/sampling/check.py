@@ -181,7 +181,8 @@ def check_request(
             raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
         _known("exclude", "edge type", request.exclude, graph.edge_types)
         for edge_type, ids in request.exclude.items():
-            _check_ids(f"ids of edges to exclude{of_type(edge_type)}", ids)
+            if ids.dtype != torch.int64 or ids.dim() != 1 or not has_memory(ids):
+                raise _wrong_ids(f"ids of edges to exclude{of_type(edge_type)}", ids)
     for node_type, seeds in request.seeds.items():
         if node_type not in graph.num_nodes:
             _known("seeds", "node type", (node_type,), graph.node_types)
@@ -274,19 +275,16 @@ def check_ids(what: str, ids: Tensor, graph: Graph, node_type: NodeType, *, in_r
 
     Ids of a type without nodes are always rejected: kernels replace bad ids by node 0, which does not exist then.
     """
-    _check_ids(what, ids)
+    if ids.dtype != torch.int64 or ids.dim() != 1 or not has_memory(ids):  # kernels read tensors by their address
+        raise _wrong_ids(what, ids)
     num_nodes = graph.num_nodes[node_type]
     if in_range or num_nodes == 0:
         advice = "Check the ids, or the number of nodes that the graph was built with."
         check_range(f"{what}{of_type(node_type)}", ids, num_nodes, advice=advice)
 
 
-# Kernels read tensors by their address: those without memory, such as a FakeTensor, are rejected.
-
-
-def _check_ids(what: str, ids: Tensor) -> None:
-    if ids.dtype != torch.int64 or ids.dim() != 1 or not has_memory(ids):
-        raise InputError(f"Expected {what} as a 1-dimensional int64 tensor in memory, got {describe(ids)}. Convert it.")
+def _wrong_ids(what: str, ids: Tensor) -> InputError:
+    return InputError(f"Expected {what} as a 1-dimensional int64 tensor in memory, got {describe(ids)}. Convert it.")
 
 
 def _check_times(name: str, times: Tensor | None, seeds: Tensor, of: str = "") -> None:

@@ -6,7 +6,7 @@ A new engine is an entry of ``_KINDS``, and a class for each backend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias
@@ -17,7 +17,6 @@ from torch import Tensor
 from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.memory.known import known
 from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import (
     Engine,
@@ -26,9 +25,10 @@ from manyhop.sampling.contract import (
     NeighborSpec,
     NodeRequest,
     Pending,
-    SampledSubgraph,
 )
-from manyhop.sampling.cpu.workspace import Empty, describe_edges, empty
+from manyhop.sampling.cpu.sampler import HostEngine
+from manyhop.sampling.cpu.workspace import Empty, empty
+from manyhop.system.arrays import known
 from manyhop.system.threads import in_forked_children
 
 Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
@@ -132,63 +132,6 @@ def suits_cugraph(spec: Spec) -> bool:
     return isinstance(spec, NeighborSpec) and spec.subgraph != "induced" and spec.temporal is None
 
 
-class HostEngine:
-    """An engine over tables in CPU memory, one batch after the other.
-
-    Samplers hold the addresses of tables: one is made when it is first needed, and again when the tables have moved.
-
-    Args:
-        graph: the topology, in CPU memory.
-        make: makes the sampler.
-
-    Raises:
-        GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
-    """
-
-    collective = False
-
-    def __init__(self, graph: Graph, make: Callable[[], Any]) -> None:
-        self._graph, self._make = graph, make
-        self._tables = self._find_tables() if graph.is_made else None
-        self._made: tuple[list[int], Any] | None = None  # in one piece: other threads read it
-
-    def _find_tables(self) -> list[Tensor]:
-        describe_edges(self._graph)
-        return self._graph.tables()
-
-    def prepare(self) -> Any:
-        """Return the sampler for the tables where they are now; load or compile its kernels, allocate its memory."""
-        if self._tables is None:
-            self._tables = self._find_tables()
-        addresses = [t.data_ptr() for t in self._tables]
-        made = self._made
-        if made is None or made[0] != addresses:
-            with _making:
-                made = self._made
-                if made is None or made[0] != addresses:
-                    made = self._made = addresses, self._make()
-        return made[1]
-
-    def sample(self, request: NodeRequest) -> SampledSubgraph:
-        """Sample around ``request.seeds``."""
-        sample: SampledSubgraph = self.prepare().sample(request)
-        return sample
-
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Store the batches; they are sampled when they are requested."""
-        return _Deferred(self, requests)
-
-
-class _Deferred:
-    """Batches that are sampled when they are requested."""
-
-    def __init__(self, engine: HostEngine, requests: Sequence[NodeRequest]) -> None:
-        self._engine, self._requests = engine, requests
-
-    def finish(self) -> list[SampledSubgraph]:
-        return [self._engine.sample(request) for request in self._requests]
-
-
 class PinnedEngine(HostEngine):
     """An engine of a GPU over tables in pinned memory of the host, which are pinned again when they have moved.
 
@@ -215,13 +158,12 @@ class PinnedEngine(HostEngine):
 
 
 _lock = threading.Lock()
-_making = threading.Lock()
 
 
-def _renew_locks() -> None:
-    """Replace locks that a thread held which does not exist in a forked process."""
-    global _lock, _making
-    _lock, _making = threading.Lock(), threading.Lock()
+def _renew_lock() -> None:
+    """Replace a lock that a thread held which does not exist in a forked process."""
+    global _lock
+    _lock = threading.Lock()
 
 
-in_forked_children(_renew_locks)
+in_forked_children(_renew_lock)

@@ -1,14 +1,18 @@
-"""Conversions between tensors, arrays and bytes, and descriptions of tensors."""
+"""Tensors and arrays: conversions, memory, descriptions, and the one record of what is known of each."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
-from manyhop.errors import InputError
+from manyhop.errors import FeatureError, InputError
 
 _MAP_STYLE = {"__getitem__": True, "__len__": True, "__iter__": False, "__array__": False}
 
@@ -86,3 +90,106 @@ def describe(value: Any) -> str:
 def version_of(value: object) -> int:
     """Return the number of in-place changes that torch has counted; 0 for other objects and inference tensors."""
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Rows that can be copied as bytes."""
+
+    address: int
+    """Address of row 0."""
+    stride: int
+    """Bytes from one row to the next, of any sign."""
+    num_rows: int
+    row_bytes: int
+    tail: tuple[int, ...]
+    """The shape of a row."""
+    dtype: torch.dtype
+    device: torch.device
+
+
+def row_layout(source: Any, name: str) -> RowLayout | None:
+    """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing."""
+    if type(source) is Tensor or type(source) is torch.nn.Parameter:
+        plain = (
+            source.layout is torch.strided
+            and source.device.type in ("cpu", "cuda")
+            and source.dim() > 0
+            and not (source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg())
+        )
+        if not plain:
+            return None
+        dtype, device, address = source.dtype, source.device, source.data_ptr()
+        strides, unit = source.stride(), dtype.itemsize
+    elif type(source) is np.ndarray or type(source) is np.memmap:
+        if source.ndim == 0:
+            return None
+        dtype, device, address = torch_dtype(source, name), torch.device("cpu"), source.__array_interface__["data"][0]
+        strides, unit = source.strides, 1
+    else:
+        return None
+    shape = tuple(source.shape)
+    row_bytes = dtype.itemsize
+    for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+        if n > 1 and stride * unit != row_bytes:
+            return None
+        row_bytes *= n
+    return RowLayout(address, strides[0] * unit, shape[0], row_bytes, shape[1:], dtype, device)
+
+
+def torch_dtype(source: Any, name: str) -> torch.dtype:
+    """Return the dtype of an array, as torch names it."""
+    dtype = source.dtype
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError):
+        raise FeatureError(
+            f"Expected {name} to have a dtype that torch has too, got numpy's {dtype!r}. Convert the array."
+        ) from None
+
+
+class Known:
+    """Facts about a tensor, an array, rows in parts, a topology or a graph, as long as that exists."""
+
+    __slots__ = ("checksum", "compressed", "copies", "engines", "file_cache", "held", "store_place", "tables")
+
+    def __init__(self) -> None:
+        self.checksum: tuple[int, int] | None = None
+        """A version of the tensor, and the checksum of its values."""
+        self.compressed: tuple[int, Any, Any] | None = None
+        """A version of an edge list, and its columns in CSC."""
+        self.copies: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+        """The same elsewhere, by place, as long as it is used."""
+        self.engines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        """The engines that sample a placed graph, by spec."""
+        self.file_cache: Any = None
+        """The rows of a mapped file that memory keeps."""
+        self.held: Any = None
+        """The place of rows that belong to a store."""
+        self.store_place: weakref.ref[Any] | None = None
+        """The ``TopologyPlace`` of the store of a topology."""
+        self.tables: Any = None
+        """Topologies built for a graph."""
+
+
+def known(value: Any) -> Known:
+    """Return the record of a value; create it if needed."""
+    record: Known = known_if_any(value) or _records.setdefault(value, Known())  # type: ignore[no-untyped-call]
+    return record
+
+
+def known_if_any(value: Any) -> Known | None:
+    """Return the record of a value; ``None``: nothing is known of it."""
+    try:
+        record: Known | None = _records.get(value)  # type: ignore[no-untyped-call]
+    except TypeError:  # nothing refers weakly to a value of this class
+        return None
+    return record
+
+
+def records() -> list[Known]:
+    """Return all records."""
+    return list(_records.values())  # type: ignore[no-untyped-call]
+
+
+_records: WeakIdKeyDictionary = WeakIdKeyDictionary()

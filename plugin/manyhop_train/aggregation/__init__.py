@@ -5,17 +5,13 @@ num_channels]``. Results and gradients are deterministic.
 """
 
 from manyhop_train.aggregation.dispatch import add_ends, aggregate, normalize
-from manyhop_train.aggregation.edges import Edges, Hops, Order, Reduction, hops_of, is_sorted, mark_sorted
+from manyhop_train.aggregation.edges import Edges, Order, Reduction
 
 __all__ = [
     "Edges",
-    "Hops",
     "Order",
     "Reduction",
     "add_ends",
     "aggregate",
-    "hops_of",
-    "is_sorted",
-    "mark_sorted",
     "normalize",
 ]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
-
-_MARK = "_manyhop_sorted"
 
 
 class Order(NamedTuple):
@@ -28,17 +25,6 @@ class Order(NamedTuple):
         """Return the segments with numbers of edges instead of nodes."""
         numbers = torch.arange(self.other.numel(), device=self.other.device) if self.edge is None else self.edge
         return Order(self.ptr, numbers, self.edge)
-
-
-class Hops(NamedTuple):
-    """Numbers of nodes and edges that each hop of a sample added, seeds first."""
-
-    src: Sequence[int]
-    """``[num_hops + 1]``: nodes of the sources' type, seeds first."""
-    dst: Sequence[int]
-    """``[num_hops + 1]``: nodes of the destinations' type, seeds first."""
-    edges: Sequence[int]
-    """``[num_hops]``: edges, whose destinations the hop before added."""
 
 
 class Edges:
@@ -105,35 +91,6 @@ class Edges:
 @functools.cache
 def _stream_beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
-
-
-def mark_sorted(edge_index: Tensor, hops: Hops | None = None) -> None:
-    """Mark a tensor's edges as sorted by destination, until the tensor changes.
-
-    Inference tensors are not marked, since their changes are not counted.
-
-    Args:
-        edge_index: ``[2, num_edges]``.
-        hops: numbers that each hop added; ``None``: unknown.
-    """
-    if not edge_index.is_inference():
-        setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
-
-
-def is_sorted(edge_index: Tensor) -> bool:
-    """Return whether :func:`mark_sorted` has marked this tensor."""
-    return _mark(edge_index) is not None
-
-
-def hops_of(edge_index: Tensor) -> Hops | None:
-    """Return the hops of :func:`mark_sorted` for this tensor."""
-    mark = _mark(edge_index)
-    return None if mark is None else mark[2]
-
-
-def _mark(edge_index: Tensor) -> tuple[int, int, Hops | None] | None:
-    mark: tuple[int, int, Hops | None] | None = getattr(edge_index, _MARK, None)
-    return mark if mark is not None and mark[:2] == (id(edge_index), edge_index._version) else None
 
 
 def _ordered_by(keys: Tensor, others: Tensor, num_nodes: int, ordered: bool) -> Order:

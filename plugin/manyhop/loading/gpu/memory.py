@@ -14,7 +14,6 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRows, is_pinnable, is_pinned, pin, unpin
-from manyhop.features.requests import row_layout
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.placement import GPUPlacement, Hardware, Item, decide_gpu
@@ -31,6 +30,7 @@ from manyhop.memory.stores.spread import (
     topology_place,
 )
 from manyhop.ranks import control, world
+from manyhop.system.arrays import row_layout
 
 Table: TypeAlias = Tensor | np.ndarray[Any, Any]
 

@@ -136,7 +136,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         with self.lock:
             task = self._receive()
         del self  # the traceback of an error, which the caller may keep, refers to this frame: no threads may live on
-        return task.result()
+        return _value_of(task)
 
     def _receive(self) -> Task[Item, T]:
         """Return the task of the next batch, complete or failed."""
@@ -156,8 +156,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             task = self._next_here() if self._pool is None else self._next_of_threads()
             if self._flag.closed:  # by another thread
                 task = None
-            if task is not None and self._finish is not None:
-                task.finish(self._finish)
+            if task is not None and task.error is None and self._finish is not None:
+                try:
+                    task.value = self._finish(task.batch, task.value)  # type: ignore[arg-type]
+                except Exception as error:
+                    task.value, task.error = None, error
         except BaseException as error:  # an interrupt while waiting: the threads must not outlive it
             self._close(error)
             raise
@@ -243,7 +246,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 self._begun.popleft()
             if self._tasks[-1].error is not None:
                 if not isinstance(self._tasks[-1].error, Exception):
-                    self._tasks.pop().result()  # an interrupt does not wait for its batch
+                    _value_of(self._tasks.pop())  # an interrupt does not wait for its batch
                 break
         return self._tasks.popleft() if self._tasks else None
 
@@ -336,6 +339,17 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
             pool.close()  # another thread may have started new ones before the lock was free
+
+
+def _value_of(task: Task[Item, T]) -> T:
+    """Return the batch of a task, or raise its error."""
+    error, task.error = task.error, None
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # the traceback refers to this frame: no cycle may keep a failed batch alive
+    return task.value  # type: ignore[return-value]
 
 
 def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:

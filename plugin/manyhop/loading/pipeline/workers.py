@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, Generic, TypeVar
@@ -175,6 +175,8 @@ class WorkerPool:
             workers = self._workers = WorkerThreads(*self._args, self.start_ahead)
             weakref.finalize(self, workers.stop).atexit = False
             workers.start()
+        for task in group.tasks:
+            task.done.acquire()
         workers.queue.put(group)
 
     def close(self) -> None:
@@ -239,23 +241,24 @@ class Flag:
             self.permit()
 
 
+@dataclass(slots=True, eq=False)
 class Task(Generic[Item, T]):
-    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is set.
+    """One batch to be made.
 
     A thread refers to its task, but never to the pipeline, so that the pipeline can be dropped.
     """
 
-    __slots__ = ("batch", "complete", "done", "error", "gate", "item", "last", "snapshot", "value")
-
-    def __init__(self, batch: int, item: Item | None, snapshot: Any, gate: threading.Lock | None = None) -> None:
-        self.batch, self.item, self.snapshot, self.gate = batch, item, snapshot, gate
-        self.complete: Callable[[], T] | None = None
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.last = False
-        """Whether no batch follows its error."""
-        self.done = threading.Lock()
-        self.done.acquire()
+    batch: int
+    item: Item | None
+    snapshot: Any
+    gate: threading.Lock | None = None
+    done: threading.Lock = field(default_factory=threading.Lock)
+    """A pool holds it until ``value`` or ``error`` is set."""
+    complete: Callable[[], T] | None = None
+    value: T | None = None
+    error: BaseException | None = None
+    last: bool = False
+    """Whether no batch follows its error."""
 
     def run(self, flag: Flag) -> None:
         """Complete the batch as soon as its gate opens, unless it has failed."""
@@ -264,7 +267,7 @@ class Task(Generic[Item, T]):
         if not flag.closed and self.error is None and self.complete is not None:
             self._keep(*_attempt(self.complete))
         self.complete = None
-        self.done.release()
+        self._release()
         del self  # the traceback of the error refers to this frame: no cycle may keep a failed batch alive
 
     def _keep(self, value: T | None, error: BaseException | None) -> None:
@@ -272,28 +275,14 @@ class Task(Generic[Item, T]):
         if error is not None:  # an error that the caller has set, after a timeout, remains
             self.error = error
 
-    def finish(self, finish: Callable[[int, T], T]) -> None:
-        """Complete the batch in the calling thread, unless it has failed."""
-        if self.error is None:
-            try:
-                self.value = finish(self.batch, self.value)  # type: ignore[arg-type]
-            except Exception as error:
-                self.value, self.error = None, error
-
-    def result(self) -> T:
-        """Return the batch, or raise its error."""
-        error, self.error = self.error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # as above
-        return self.value  # type: ignore[return-value]
-
     def skip(self, error: BaseException | None) -> None:
         """Mark the batch, and all later ones, as not made."""
         self.error, self.last = error, True
-        self.done.release()
+        self._release()
+
+    def _release(self) -> None:
+        if self.done.locked():
+            self.done.release()
 
 
 class Group(Generic[Item, T]):

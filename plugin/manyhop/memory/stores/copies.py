@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor
-from manyhop.memory.known import known, known_if_any, records
 from manyhop.memory.places import Place
 from manyhop.sampling.random import as_u64, below, mix
-from manyhop.system.arrays import flat_bytes, from_array
+from manyhop.system.arrays import flat_bytes, from_array, known, known_if_any, records
 from manyhop.system.progress import to_device
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms

@@ -18,10 +18,10 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.memory.known import known, known_if_any
 from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.copies import Copy, Kept, forget
 from manyhop.ranks import world
+from manyhop.system.arrays import known, known_if_any
 
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory

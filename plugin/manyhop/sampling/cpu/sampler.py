@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType, Graph
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph, add_reverses
+from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, Pending, SampledSubgraph, add_reverses
 from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import (
@@ -26,6 +27,7 @@ from manyhop.sampling.cpu.workspace import (
     node_columns,
     nodes_per_hop,
 )
+from manyhop.system.threads import in_forked_children
 
 _HUGE_FANOUT = 1 << 16
 _BYTES_PER_EDGE = 24  # of a sample
@@ -234,3 +236,72 @@ class CPUSampler(HostSampler):
             num_sampled_edges=edges_per_hop,
         )
         return sample if spec.reverse is None else add_reverses([sample], spec.reverse)[0]
+
+
+class HostEngine:
+    """An engine over tables in CPU memory, one batch after the other.
+
+    Samplers hold the addresses of tables: one is made when it is first needed, and again when the tables have moved.
+
+    Args:
+        graph: the topology, in CPU memory.
+        make: makes the sampler.
+
+    Raises:
+        GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
+    """
+
+    collective = False
+
+    def __init__(self, graph: Graph, make: Callable[[], Any]) -> None:
+        self._graph, self._make = graph, make
+        self._tables = self._find_tables() if graph.is_made else None
+        self._made: tuple[list[int], Any] | None = None  # in one piece: other threads read it
+
+    def _find_tables(self) -> list[Tensor]:
+        describe_edges(self._graph)
+        return self._graph.tables()
+
+    def prepare(self) -> Any:
+        """Return the sampler for the tables where they are now; load or compile its kernels, allocate its memory."""
+        if self._tables is None:
+            self._tables = self._find_tables()
+        addresses = [t.data_ptr() for t in self._tables]
+        made = self._made
+        if made is None or made[0] != addresses:
+            with _making:
+                made = self._made
+                if made is None or made[0] != addresses:
+                    made = self._made = addresses, self._make()
+        return made[1]
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``."""
+        sample: SampledSubgraph = self.prepare().sample(request)
+        return sample
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Store the batches; they are sampled when they are requested."""
+        return _Deferred(self, requests)
+
+
+class _Deferred:
+    """Batches that are sampled when they are requested."""
+
+    def __init__(self, engine: HostEngine, requests: Sequence[NodeRequest]) -> None:
+        self._engine, self._requests = engine, requests
+
+    def finish(self) -> list[SampledSubgraph]:
+        return [self._engine.sample(request) for request in self._requests]
+
+
+_making = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Replace a lock that a thread held which does not exist in a forked process."""
+    global _making
+    _making = threading.Lock()
+
+
+in_forked_children(_renew_lock)

@@ -246,19 +246,21 @@ def node_columns(
 
 def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
     """Return how many nodes each hop added, from the counts of all types after each hop."""
-    totals = zip(*counts, strict=True)  # by type
-    return {t: [b - a for a, b in pairwise((0, *n))] for t, n in zip(node_types, totals, strict=True)}
+    added = {}
+    for node_type, totals in zip(node_types, zip(*counts, strict=True), strict=True):
+        added[node_type] = [b - a for a, b in pairwise((0, *totals))]
+    return added
 
 
 def allocate_edges(
     counts: Sequence[int], empty: Empty
 ) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[int, int, int]]]:
     """Allocate edges of each type, ``([2, n], [n]) int64``. Return them, and the addresses of rows, columns and ids."""
-    edges = [(empty((2, n), torch.int64), empty((n,), torch.int64)) for n in counts]
-    addresses = [
-        (pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr())
-        for n, (pair, edge_id) in zip(counts, edges, strict=True)
-    ]
+    edges, addresses = [], []
+    for n in counts:
+        pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
+        edges.append((pair, edge_id))
+        addresses.append((pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()))
     return edges, addresses
 
 
