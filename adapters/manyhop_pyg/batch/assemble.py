@@ -115,10 +115,14 @@ class Rows:
                 request.bound = bound
                 self._ahead.append((ahead, request))
 
-    def fetch(self, get: Callable[[list[RowRequest]], list[Tensor]]) -> int:
-        """Gather all requested rows by ``get``, and store them in the batches. Return the number of bytes."""
+    @property
+    def requests(self) -> list[RowRequest]:
+        """All requested rows."""
+        return [*self._requests, *[request for _, request in self._ahead]] if self._ahead else self._requests
+
+    def put(self, rows: list[Tensor]) -> int:
+        """Store the rows of :attr:`requests` in the batches. Return the number of bytes."""
         nbytes = 0
-        rows = get([*self._requests, *(request for _, request in self._ahead)] if self._ahead else self._requests)
         for (into, key), value in zip(self._slots, rows[: len(self._slots)], strict=True):
             into[key] = value
             nbytes += value.numel() * value.element_size()
@@ -138,7 +142,7 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
 
 
 def begin_planned(plan: DataPlan, out: Sample, perm: Permutation, rows: Rows, bounds: Bounds) -> Batch:
-    """Return a batch of all types, including empty ones, without edges, whose attributes ``rows`` will fetch."""
+    """Return a batch of all types, including empty ones, without edges, whose attributes ``rows`` requests."""
     batch = plan.begin()
     if isinstance(out, SamplerOutput):
         assert perm is None or isinstance(perm, Tensor)

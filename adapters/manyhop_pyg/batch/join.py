@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -90,9 +89,9 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     elif gpu is None:
         # As many threads as torch's operators have here: all cores in the caller, one in a thread of the loader.
         threads = joining.copy_threads or torch.get_num_threads()
-        nbytes = rows.fetch(partial(gather, pool=joining.buffers, threads=threads))
+        nbytes = rows.put(gather(rows.requests, pool=joining.buffers, threads=threads))
     else:
-        nbytes = rows.fetch(partial(gpu.gather, threads=joining.copy_threads))
+        nbytes = rows.put(gpu.gather(rows.requests, threads=joining.copy_threads))
     if gpu is not None:
         gpu.end_gather(start, len(outs))
     if padding is not None:
