@@ -36,5 +36,10 @@ def all_in_nested(kind: type[T], value: object) -> list[T]:
     if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):
-        return [one for part in value.values() for one in all_in_nested(kind, part)]
-    return [one for part in value for one in all_in_nested(kind, part)] if isinstance(value, list | tuple) else []
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    found: list[T] = []
+    for part in value:
+        found += all_in_nested(kind, part)
+    return found

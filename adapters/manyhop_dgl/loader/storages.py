@@ -74,6 +74,7 @@ class Prefetcher:
 
     def __init__(self, graph: Graph | dgl.DGLGraph) -> None:
         self._graph = graph
+        self._types: dict[Part, list[Any]] = {"nodes": list(graph.ntypes), "edges": list(graph.canonical_etypes)}
 
     def begin(self, batches: Sequence[object]) -> list[Filled]:
         """Request rows of data for batches.
@@ -140,11 +141,12 @@ class Prefetcher:
 
     def _of_graph(self, g: dgl.DGLGraph) -> list[Wanted]:
         wanted: list[Wanted] = []
-        sides: list[tuple[Part, str, Any, Any, list[Any], str]] = [
-            ("nodes", "node", g._node_frames, g.ntypes, list(self._graph.ntypes), dgl.NID),
-            ("edges", "edge", g._edge_frames, g.canonical_etypes, list(self._graph.canonical_etypes), dgl.EID),
+        sides: list[tuple[Part, str, Any, Any, str]] = [
+            ("nodes", "node", g._node_frames, g.ntypes, dgl.NID),
+            ("edges", "edge", g._edge_frames, g.canonical_etypes, dgl.EID),
         ]
-        for part, what, frames, kinds, known, id_name in sides:
+        for part, what, frames, kinds, id_name in sides:
+            known = self._types[part]
             for frame, kind in zip(frames, kinds, strict=True):
                 for key, column in list(frame._columns.items()):
                     if not isinstance(column, LazyFeature):

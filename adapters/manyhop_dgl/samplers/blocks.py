@@ -15,7 +15,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.graph.frames import Frame as FrameOfGraph
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import GraphLike
@@ -84,6 +84,9 @@ def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
 TypeFrames = tuple[Sequence[Frame], Sequence[Frame]]
 """Frames by node type, and by edge type."""
 
+Adjacency = tuple[list[Any], list[int]]
+"""The edges of each type, by :func:`relation_maker`; the numbers of source nodes, then of destination nodes, by type."""
+
 GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
 _FORMATS = ["coo", "csr", "csc"]
 _WEIGHTS = "edge_weights"  # DGL's name
@@ -114,8 +117,15 @@ def make_blocks(
     """
     schema = block_schema(tuple(tensors.node), tuple(tensors.hops.num_edges))
     maker = _BlockMaker(tensors, frames, rows_of)
-    lazy = maker.relation is not index_of_dgl
-    return [schema.block(*maker.makers(i), lazy=lazy) for i in range(len(tensors.hops.num_nodes) - 1)]
+    blocks = []
+    for at in range(len(tensors.hops.num_nodes) - 1):
+        if maker.relation is index_of_dgl:
+            block = schema.block(maker.adjacency(at), maker.node_frames(at), maker.edge_frames(at))
+        else:
+            parts = maker.adjacency, maker.node_frames, maker.edge_frames
+            block = schema.lazy_block(*[partial(part, at) for part in parts])
+        blocks.append(block)
+    return blocks
 
 
 def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] | None] | None:
@@ -152,11 +162,8 @@ class _BlockMaker:
         self.relation = relation_maker(next(iter(tensors.node.values())).device)
         self._first: dict[int, list[Tensor]] = {}  # the destinations of a block are the sources of the next
 
-    def makers(self, at: int) -> tuple[Callable[[], Any], Callable[[], list[Frame]], Callable[[], list[Frame]]]:
-        """Return functions that build the adjacency of a block, its frames of nodes, and its frames of edges."""
-        return partial(self._adjacency, at), partial(self._node_frames, at), partial(self._edge_frames, at)
-
-    def _adjacency(self, at: int) -> tuple[list[object], list[int]]:
+    def adjacency(self, at: int) -> Adjacency:
+        """Return the edges of a block."""
         block = self.tensors.blocks[at]
         relations = [
             self.relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
@@ -164,7 +171,8 @@ class _BlockMaker:
         ]
         return relations, [*block.num_src.values(), *block.num_dst.values()]
 
-    def _node_frames(self, at: int) -> list[Frame]:
+    def node_frames(self, at: int) -> list[Frame]:
+        """Return frames of the source nodes of a block, then of the destination nodes, by type."""
         tensors, (of_nodes, _) = self.tensors, self.frames
         num_src, num_dst = tensors.hops.num_nodes[-1 - at], tensors.hops.num_nodes[-2 - at]
         sources = frames_of_ids(dgl.NID, self._ids(num_src), of_nodes)
@@ -181,7 +189,8 @@ class _BlockMaker:
                     frame._columns["node_mask"] = make_column(mask[: frame.num_rows])
         return sources + targets
 
-    def _edge_frames(self, at: int) -> list[Frame]:
+    def edge_frames(self, at: int) -> list[Frame]:
+        """Return frames of the edges of a block, by type."""
         tensors, (_, of_edges) = self.tensors, self.frames
         block, types = tensors.blocks[at], list(tensors.hops.num_edges)
         frames = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
@@ -263,40 +272,38 @@ class _BlockSchema:
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self.attributes: dict[str, Any] | None = None
 
-    def block(
-        self,
-        adjacency: Callable[[], tuple[list[object], list[int]]],
-        nodes: Callable[[], list[Frame]],
-        edges: Callable[[], list[Frame]],
-        *,
-        lazy: bool = False,
-    ) -> DGLBlock:
+    def block(self, adjacency: Adjacency, nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
         """Return one block.
 
         Args:
-            adjacency: returns the edges of each type, by :func:`relation_maker`, and the numbers of source nodes, then
-                of destination nodes, by type.
-            nodes: returns frames in that order.
-            edges: returns frames of the edge types.
-            lazy: call these functions when their results are first read.
+            adjacency: its edges.
+            nodes: frames of the source nodes, then of the destination nodes, by type.
+            edges: frames of the edge types.
         """
-        if lazy and self.attributes is not None:
-            block = object.__new__(_LazyBlock)
-            index = partial(self._index, adjacency)
-            makers = {"_graph": index, "_node_frames": nodes, "_edge_frames": edges}
-            block.__dict__.update(self.attributes, _makers=makers)
-            return block
+        index = self._index(*adjacency)
         if self.attributes is None:
-            first = DGLBlock(self._index(adjacency), (self._names[0], self._names[0]), self._names[1], nodes(), edges())
+            first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)
             self.attributes = {name: value for name, value in vars(first).items() if name not in _PARTS}
             return first
         block = object.__new__(DGLBlock)
-        parts = {"_graph": self._index(adjacency), "_node_frames": nodes(), "_edge_frames": edges()}
-        block.__dict__.update(self.attributes, **parts)
+        block.__dict__.update(self.attributes, _graph=index, _node_frames=nodes, _edge_frames=edges)
         return block
 
-    def _index(self, adjacency: Callable[[], tuple[list[Any], list[int]]]) -> heterograph_index.HeteroGraphIndex:
-        relations, num_nodes = adjacency()
+    def lazy_block(
+        self,
+        adjacency: Callable[[], Adjacency],
+        nodes: Callable[[], list[Frame]],
+        edges: Callable[[], list[Frame]],
+    ) -> DGLBlock:
+        """Return a block that calls these functions, for the arguments of :meth:`block`, when it is first read."""
+        if self.attributes is None:
+            return self.block(adjacency(), nodes(), edges())
+        block = object.__new__(_LazyBlock)
+        makers = {"_graph": lambda: self._index(*adjacency()), "_node_frames": nodes, "_edge_frames": edges}
+        block.__dict__.update(self.attributes, _makers=makers)
+        return block
+
+    def _index(self, relations: list[Any], num_nodes: list[int]) -> heterograph_index.HeteroGraphIndex:
         if not isinstance(relations[0], heterograph_index.HeteroGraphIndex):
             from manyhop_dgl_cuda.index import TorchGraphIndex
 
@@ -337,14 +344,12 @@ def lazy_frames(graph: GraphLike) -> TypeFrames:
     """
     if isinstance(graph, dgl.DGLGraph):
         return [*map(same_columns, graph._node_frames)], [*map(same_columns, graph._edge_frames)]
-    data = frames(graph)
-    return [_lazy(data.nodes[t], graph.num_nodes(t)) for t in graph.ntypes], [
-        _lazy(data.edges[t], graph.num_edges(t)) for t in graph.canonical_etypes
-    ]
+    own: Any = graph  # a manyhop_dgl.Graph
+    return [*map(_lazy, own.node_frames.values())], [*map(_lazy, own.edge_frames.values())]
 
 
-def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
-    return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
+def _lazy(frame: FrameOfGraph) -> Frame:
+    return Frame({name: value for name, value in frame.data.items() if isinstance(value, Tensor)}, frame.num_rows)
 
 
 def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:

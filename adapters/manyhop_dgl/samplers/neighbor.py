@@ -26,7 +26,7 @@ from manyhop_dgl.samplers.arguments import (
     check_names,
     freeze_fanouts,
 )
-from manyhop_dgl.samplers.blocks import move, to_blocks
+from manyhop_dgl.samplers.blocks import lazy_frames, make_blocks, move
 from manyhop_dgl.samplers.features import with_rows
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.plan import CPU, Arguments, PlanOwner, as_device, parse_device
@@ -89,8 +89,9 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
         how, owner = self.arguments(), self.plan_owner
-        output_nodes, tensors = how.sample(g, seed_nodes, exclude_eids, self.next_key, CPU, owner)
-        blocks = to_blocks(tensors, g)
+        output_nodes, request, plan = how.request(g, seed_nodes, exclude_eids, self.next_key, CPU, owner)
+        tensors = plan.sample(request)
+        blocks = make_blocks(tensors, lazy_frames(g))
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
             blocks = move(blocks, there)  # first, as its error names a missing GPU
@@ -132,8 +133,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         check_names(node_features, "node_features")
         check_names(edge_features, "edge_features")
         own, there = self.next_key if key is None else partial(batch_key, key), as_device(device)
-        tensors = self.arguments().sample(g, seed_nodes, exclude_eids, own, there, self.plan_owner)[1]
-        return with_rows(tensors, g, node_features, edge_features)
+        _, request, plan = self.arguments().request(g, seed_nodes, exclude_eids, own, there, self.plan_owner)
+        return with_rows(plan.sample(request), g, node_features, edge_features)
 
     def __repr__(self) -> str:
         options = vars(self.arguments())

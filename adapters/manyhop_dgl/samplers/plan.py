@@ -246,7 +246,7 @@ class Arguments:
         """Return the engine for a topology, which a GPU reads from ``where``; kept as long as topology and owner."""
         return topology.once(owner, (self, device, where), lambda: Plan(topology, self, device, where))
 
-    def sample(
+    def request(
         self,
         g: GraphLike,
         seed_nodes: object,
@@ -254,13 +254,13 @@ class Arguments:
         key: Callable[[], BatchKey],
         device: torch.device,
         owner: PlanOwner = _CALLS,
-    ) -> tuple[Nodes, BlockTensors]:
-        """Sample around the seeds of a user; return also these, with the graph's dtype. Wrong seeds use up no key."""
+    ) -> tuple[Nodes, NodeRequest, Plan]:
+        """Return the seeds of a user with the graph's dtype, and what samples around them. Wrong ones use up no key."""
         topology = self.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
         exclude = read_exclude(exclude_eids, topology)
         request = NodeRequest(key=key(), seeds=seeds, exclude=exclude)
-        return output_nodes, self.plan(topology, device, owner=owner).sample(request)
+        return output_nodes, request, self.plan(topology, device, owner=owner)
 
 
 class Plan:
@@ -354,5 +354,5 @@ def sample_tensors(
     check_names(node_features, "node_features")
     check_names(edge_features, "edge_features")
     own = next_key if key is None else partial(batch_key, key)
-    tensors = arguments.sample(graph, seed_nodes, exclude_eids, own, as_device(device))[1]
-    return with_rows(tensors, graph, node_features, edge_features)
+    _, request, plan = arguments.request(graph, seed_nodes, exclude_eids, own, as_device(device))
+    return with_rows(plan.sample(request), graph, node_features, edge_features)

@@ -129,8 +129,11 @@ class Hops:
 
     def by_hop(self, whole: Mapping[EdgeType, Tensor]) -> list[dict[EdgeType, Tensor]]:
         """Return for each hop its part of tensors with a row per edge."""
-        parts = {t: values.unsafe_split_with_sizes(self.num_edges[t]) for t, values in whole.items()}
-        return [{t: of_type[hop] for t, of_type in parts.items()} for hop in range(len(self.num_nodes) - 1)]
+        found: list[dict[EdgeType, Tensor]] = [{} for _ in self.num_nodes[1:]]
+        for t, values in whole.items():
+            for of_hop, part in zip(found, values.unsafe_split_with_sizes(self.num_edges[t]), strict=True):
+                of_hop[t] = part
+        return found
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, uncut."""

@@ -83,7 +83,9 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
         return edges
 
     schema = blocks.block_schema(tuple(node_types), canonical)
-    return schema.block(structure, node_frames, edge_frames, lazy=relation is not blocks.index_of_dgl)
+    if relation is blocks.index_of_dgl:
+        return schema.block(structure(), node_frames(), edge_frames())
+    return schema.lazy_block(structure, node_frames, edge_frames)
 
 
 def _narrow(csc: CSCFormatBase) -> tuple[Tensor, Tensor]:
