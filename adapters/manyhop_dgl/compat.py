@@ -89,7 +89,7 @@ def follow_seed(module: Any) -> None:
     set_seed = module._CAPI_SetSeed
 
     def set_both(val: int) -> None:
-        from manyhop_dgl.samplers.keys import seed
+        from manyhop_dgl.samplers.arguments import seed
 
         set_seed(val)
         seed(val)

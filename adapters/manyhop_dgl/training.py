@@ -13,9 +13,8 @@ from dgl.heterograph_index import HeteroGraphIndex
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.nested import Composite, all_in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, Composite, all_in_nested
 from manyhop_train.capture import CapturedStep
 
 R = TypeVar("R")

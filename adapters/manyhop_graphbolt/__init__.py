@@ -4,7 +4,7 @@ Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for f
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
-from manyhop_dgl.samplers.keys import seed
+from manyhop_dgl.samplers.arguments import seed
 from manyhop_graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
 from manyhop_graphbolt.features.cached import CPUCachedFeature, GPUCachedFeature, cpu_cached_feature, gpu_cached_feature

@@ -13,7 +13,7 @@ from torch.utils.data import IterDataPipe
 from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop_dgl.nested import Composite, apply_nested
+from manyhop_dgl.samplers.tensors import Composite, apply_nested
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """A pipe of minibatches, or of other items."""

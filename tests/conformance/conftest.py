@@ -9,12 +9,12 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("dgl", "pyg"
 
 from harness import HARNESSES
 
-from manyhop_dgl.samplers import keys
+from manyhop_dgl.samplers import arguments
 
 
 @pytest.fixture(autouse=True)
 def _unseeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_seeded", None)
+    monkeypatch.setattr(arguments, "_seeded", None)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

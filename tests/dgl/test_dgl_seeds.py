@@ -10,7 +10,7 @@ from sampler_graphs import edges_of, graph
 
 import manyhop_dgl
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler, compat
-from manyhop_dgl.samplers import keys
+from manyhop_dgl.samplers import arguments
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -74,7 +74,7 @@ def test_worker_processes_of_dgl_draw_differently():
 
 
 def test_a_process_that_has_imported_nothing_else_yet():
-    script = "import manyhop_dgl, dgl; dgl.seed(3); from manyhop_dgl.samplers.keys import draw; print(draw())"
+    script = "import manyhop_dgl, dgl; dgl.seed(3); from manyhop_dgl.samplers.arguments import draw; print(draw())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     torch.manual_seed(3)
     assert done.stdout == f"{int(torch.empty((), dtype=torch.int64).random_())}\n", done.stderr
@@ -89,7 +89,7 @@ def test_dgl_that_was_imported_before(monkeypatch):
     monkeypatch.setattr(compat.multiprocessing.spawn, "get_preparation_data", None)
     compat.activate()
     module._CAPI_SetSeed(3)
-    first = keys.draw()
+    first = arguments.draw()
     torch.manual_seed(3)
     assert first == int(torch.empty((), dtype=torch.int64).random_())
     assert calls == [3]

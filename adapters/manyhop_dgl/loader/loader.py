@@ -42,10 +42,9 @@ from manyhop_dgl.loader.padding import Padding
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.source import GivenBatches, Seeds, Source, as_seeds, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher
-from manyhop_dgl.samplers.arguments import check_sampler
+from manyhop_dgl.samplers.arguments import check_sampler, draw
 from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.features import Prefetched
-from manyhop_dgl.samplers.keys import draw
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 

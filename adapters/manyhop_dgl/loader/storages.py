@@ -18,8 +18,8 @@ from manyhop.features import DistributedRows, ShardedRows
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import of_type, type_of
-from manyhop_dgl.nested import all_in_nested, apply_nested
 from manyhop_dgl.samplers.features import Assign, Entry, Filled, MissingDataError, Part, value_of
+from manyhop_dgl.samplers.tensors import all_in_nested, apply_nested
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ TypeFrames = tuple[Sequence[Frame], Sequence[Frame]]
 """Frames by node type, and by edge type."""
 
 Adjacency = tuple[list[Any], list[int]]
-"""The edges of each type, by :func:`relation_maker`; the numbers of source nodes, then of destination nodes, by type."""
+"""The edges of each type, by :func:`relation_maker`; the numbers of source nodes, then of destination nodes."""
 
 GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
 _FORMATS = ["coo", "csr", "csc"]
@@ -122,8 +122,8 @@ def make_blocks(
         if maker.relation is index_of_dgl:
             block = schema.block(maker.adjacency(at), maker.node_frames(at), maker.edge_frames(at))
         else:
-            parts = maker.adjacency, maker.node_frames, maker.edge_frames
-            block = schema.lazy_block(*[partial(part, at) for part in parts])
+            nodes, edges = partial(maker.node_frames, at), partial(maker.edge_frames, at)
+            block = schema.lazy_block(partial(maker.adjacency, at), nodes, edges)
         blocks.append(block)
     return blocks
 

@@ -19,9 +19,8 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
-from manyhop_dgl.samplers.arguments import by_type, check_names, check_sampler
+from manyhop_dgl.samplers.arguments import Keys, by_type, check_names, check_sampler
 from manyhop_dgl.samplers.blocks import TypeFrames, frames_of_ids, lazy_frames, make_column, make_frame, move
-from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.negatives import (
     NegativeSampler,
     check_exclude,

@@ -12,8 +12,7 @@ from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, LaborSpec
 from manyhop_dgl.graph.topology import EdgeDir, Topology, check_choice_of_edges
-from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, read_fanouts
-from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.arguments import Keys, check_name, freeze_fanouts, read_fanouts
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import Arguments
 from manyhop_dgl.typing import Fanouts, Names

@@ -20,8 +20,7 @@ from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_dgl.graph.topology import canonical, of_type
-from manyhop_dgl.samplers.arguments import as_ids, by_type, same_device
-from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.arguments import Keys, as_ids, by_type, same_device
 from manyhop_dgl.typing import EdgeName, GraphLike, Pairs
 
 _MODES = (None, "self", "reverse_id", "reverse_types")

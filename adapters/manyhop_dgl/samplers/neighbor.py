@@ -19,8 +19,8 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.topology import EdgeDir, check_choice_of_edges
-from manyhop_dgl.nested import apply_nested
 from manyhop_dgl.samplers.arguments import (
+    Keys,
     by_type,
     check_name,
     check_names,
@@ -28,9 +28,8 @@ from manyhop_dgl.samplers.arguments import (
 )
 from manyhop_dgl.samplers.blocks import lazy_frames, make_blocks, move
 from manyhop_dgl.samplers.features import with_rows
-from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.plan import CPU, Arguments, PlanOwner, as_device, parse_device
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, apply_nested
 from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
 

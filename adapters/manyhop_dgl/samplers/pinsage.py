@@ -14,8 +14,7 @@ from torch import Tensor
 from manyhop.arguments import integer, real
 from manyhop.errors import InputError
 from manyhop_dgl.graph.topology import canonical, topology_of
-from manyhop_dgl.samplers.arguments import as_ids
-from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.arguments import Keys, as_ids
 from manyhop_dgl.samplers.walks import walk, walk_sampler, walk_spec
 from manyhop_dgl.typing import EdgeName
 

@@ -34,13 +34,13 @@ from manyhop_dgl.samplers.arguments import (
     check_name,
     check_names,
     freeze_fanouts,
+    next_key,
     read_exclude,
     read_fanouts,
     read_seeds,
     same_device,
 )
 from manyhop_dgl.samplers.features import with_rows
-from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.tensors import BlockTensors, Hops
 from manyhop_dgl.typing import Fanouts, GraphLike, LayerFanouts, Names, Nodes
 

@@ -12,8 +12,7 @@ from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, WalkRequest, Walks, WalkSpec
 from manyhop.sampling.walks import Walker
 from manyhop_dgl.graph.topology import Topology, canonical, topology_of
-from manyhop_dgl.samplers.arguments import as_ids, check_name
-from manyhop_dgl.samplers.keys import Keys
+from manyhop_dgl.samplers.arguments import Keys, as_ids, check_name
 from manyhop_dgl.typing import EdgeName, GraphLike
 
 _keys = Keys(None)

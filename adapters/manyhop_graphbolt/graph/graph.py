@@ -23,7 +23,7 @@ from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import to_device
-from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.arguments import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import ATTRIBUTES, TENSORS, FusedCSC, Topology, fanout_list, tables_of

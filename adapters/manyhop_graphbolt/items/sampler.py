@@ -17,7 +17,7 @@ from manyhop.errors import InputError
 from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of
 from manyhop.sampling import BatchKey
 from manyhop.system.arrays import describe
-from manyhop_dgl.samplers.keys import draw
+from manyhop_dgl.samplers.arguments import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
 from manyhop_graphbolt.types import DataPipe, by_type, ends_of, show
 

@@ -24,7 +24,7 @@ from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import placed_engine
-from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.arguments import next_key
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature

@@ -22,7 +22,7 @@ from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_dgl.samplers.keys import draw
+from manyhop_dgl.samplers.arguments import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches, Padding, check_pad

@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling import SampledSubgraph as Sample
-from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.arguments import next_key
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import (
