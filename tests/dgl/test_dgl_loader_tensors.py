@@ -8,7 +8,7 @@ from group_stand_ins import dgl_on_stand_in
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop_dgl.loader.batches import FrameColumns
+from manyhop_dgl.loader.columns import FrameColumns
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader

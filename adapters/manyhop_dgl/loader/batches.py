@@ -2,99 +2,167 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import dgl
 import torch
-from dgl.heterograph import DGLBlock
+from dgl.frame import LazyFeature
 from torch import Tensor
 
-from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, gather
+from manyhop.errors import FeatureError
+from manyhop.features import BufferPool, DistributedRows, ShardedRows, gather
 from manyhop.loading import current_batch, current_exchange
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import PaddedRows, RankBatch, Stats, clear_rows
+from manyhop.loading.pipeline import RankBatch, Stats
 from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.loader.source import LoaderView, Sample, Source, on_cpu_only
-from manyhop_dgl.loader.storages import Prefetcher, contents_of, moved
-from manyhop_dgl.samplers.blocks import TypeFrames, each_of, lazy_frames, make_blocks, put_rows
-from manyhop_dgl.samplers.edges import graphs_of_pairs, index_of_pairs, sampler_of_nodes
-from manyhop_dgl.samplers.features import Data, Filled, Gather, Prefetched, add_rows, request_rows
+from manyhop_dgl.graph.topology import of_type, type_of
+from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
+from manyhop_dgl.loader.padding import clear_padding
+from manyhop_dgl.loader.source import LoaderView, Source, on_cpu_only
+from manyhop_dgl.samplers.blocks import TypeFrames, lazy_frames, make_blocks
+from manyhop_dgl.samplers.edges import sampler_of_nodes, with_pairs
+from manyhop_dgl.samplers.features import (
+    Assign,
+    Data,
+    Entry,
+    Filled,
+    Gather,
+    MissingDataError,
+    Part,
+    Prefetched,
+    add_rows,
+    request_rows,
+    same_data,
+    tensors_of,
+    value_of,
+    without_rows,
+)
 from manyhop_dgl.samplers.plan import cut_all
-from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_embedding import Embedding
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors, Sample, all_in_nested, apply_nested
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
 
 
-class PlacedFrames:
-    """Data of a graph, each where a GPU reads it.
+@dataclass(slots=True)
+class Wanted:
+    """Data of a batch, to be gathered."""
+
+    entry: Entry
+    ids: Tensor
+    assign: Assign
+
+    source: Any = None
+    """The sources that were read."""
+
+    version: int = 0
+    """The version of that: writing to a tensor in place counts it up."""
+
+
+class Prefetcher:
+    """Replaces the lazy features in graphs of batches by the data that a graph has at that moment.
 
     Args:
-        data: as the graph has them.
-        sources: ``[num_entries]``: the source of each of them for the GPU.
+        graph: where the data are.
     """
 
-    def __init__(self, data: Data, sources: list[object]) -> None:
-        self.data, self.sources = data, sources
-        self._there = {id(value): source for value, source in zip(data.values, sources, strict=True)}
+    def __init__(self, graph: Graph | dgl.DGLGraph) -> None:
+        self._graph = graph
+        self._types: dict[Part, list[Any]] = {"nodes": list(graph.ntypes), "edges": list(graph.canonical_etypes)}
 
-    def redirect(self, requests: Sequence[RowRequest]) -> None:
-        """Return requests with the sources for the GPU; unchanged for data that were added later."""
-        there = self._there
-        for request in requests:
-            request.source = there.get(id(request.source), request.source)
+    def begin(self, batches: Sequence[object]) -> list[Filled]:
+        """Request rows of data for batches.
 
-    def shared_objects(self) -> frozenset[int]:
-        """Return nothing: batches share no object with a graph."""
-        return frozenset()
+        If the graph lacks data, batches remain unchanged: the data may exist when the batches are returned.
+        """
+        filled = [Filled(batch, self._wanted(batch)) for batch in batches]
+        with contextlib.suppress(MissingDataError):
+            for one in filled:
+                self._request(one)
+        return filled
 
+    def renew(self, filled: Filled) -> bool:
+        """Request rows again if a source was replaced or written to; return whether. Rows of other nodes are kept."""
+        if filled.is_complete and all(map(self._is_current, filled.source)):
+            return False
+        self._request(filled)
+        return True
 
-class FrameColumns:
-    """The ``Columns`` of a loader."""
+    def _is_current(self, one: Wanted) -> bool:
+        if isinstance(one.source, ShardedRows | DistributedRows):
+            return True
+        source = self._source(one.entry)
+        return source is one.source and version_of(source) == one.version
 
-    complete = True
+    def _request(self, filled: Filled) -> None:
+        filled.clear()
+        for one in filled.source:
+            one.source = self._source(one.entry)
+            one.version = version_of(one.source)
+        for one in filled.source:
+            filled.request(one.entry, one.source, one.ids, one.assign)
+        filled.is_complete = True
 
-    def __init__(self, prefetched: Prefetched, gpu_cache: Mapping[str, Mapping[str, int]] | None) -> None:
-        self._prefetched, self._gpu_cache = prefetched, gpu_cache
+    def _source(self, entry: Entry) -> Any:
+        """Return the current source of rows of some data."""
+        found = value_of(self._graph, entry)
+        if found is None:
+            raise MissingDataError(
+                f"Expected the graph to have data {entry.title}, which the sampler prefetches, but it has none. Set it "
+                "before iterating, or leave it out of the sampler's prefetch_* arguments."
+            )
+        return found
 
-    def named(self) -> list[tuple[str, object]]:
-        """Return title and value of the data that are wanted and there, without embeddings, which change."""
-        return list(_by_title(self._prefetched.find()).items())
+    def complete(self, batches: Sequence[Filled]) -> None:
+        """Do nothing: no batch is padded."""
 
-    @property
-    def kept_rows(self) -> Mapping[str, int] | None:
-        """The number of rows of each data that the GPU caches; ``None``: by its memory."""
-        if self._gpu_cache is None:
-            return None
-        kept = {}
-        for entry in self._prefetched.find().entries:
-            by_name = self._gpu_cache.get("node" if entry.part in ("nodes", "outputs") else "edge", {})
-            kept[entry.title] = by_name.get(entry.name, 0)
-        return {title: rows for title, rows in kept.items() if rows > 0}
+    def settle(self, batch: object) -> object:
+        """Return the complete batch."""
+        return batch
 
-    def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFrames:
-        """Return the data that the graph has now."""
-        data = self._prefetched.data()
-        there = {title: source(title, value) for title, value in _by_title(data).items()}
-        values = zip(data.entries, data.values, strict=True)
-        return PlacedFrames(data, [there.get(entry.title, value) for entry, value in values])
+    def _wanted(self, batch: object) -> list[Wanted]:
+        """Return the requests of a batch.
 
-    def fits(self, placed: PlacedFrames) -> bool:
-        """Return whether no data were replaced, added or removed since. Called for each batch."""
-        return self._prefetched.data() is placed.data
+        Raises:
+            FeatureError: lazy features outside of graphs, or without ids.
+        """
+        if outside := all_in_nested(LazyFeature, batch):
+            raise FeatureError(
+                f"Expected lazy features in graphs only, got {outside[0].name!r} outside of them. Gather its rows in "
+                "the training loop."
+            )
+        return [one for g in all_in_nested(dgl.DGLGraph, batch) for one in self._of_graph(g)]
 
-
-def _by_title(data: Data) -> dict[str, object]:
-    """Return title and value, without embeddings."""
-    both = zip(data.entries, data.values, strict=True)
-    return {entry.title: value for entry, value in both if not isinstance(value, Embedding)}
+    def _of_graph(self, g: dgl.DGLGraph) -> list[Wanted]:
+        wanted: list[Wanted] = []
+        sides: list[tuple[Part, str, Any, Any, str]] = [
+            ("nodes", "node", g._node_frames, g.ntypes, dgl.NID),
+            ("edges", "edge", g._edge_frames, g.canonical_etypes, dgl.EID),
+        ]
+        for part, what, frames, kinds, id_name in sides:
+            known = self._types[part]
+            for frame, kind in zip(frames, kinds, strict=True):
+                for key, column in list(frame._columns.items()):
+                    if not isinstance(column, LazyFeature):
+                        continue
+                    name, index = column.name or key, column.id_
+                    if index is None and id_name not in frame:
+                        raise FeatureError(
+                            f"Expected ids for the lazy feature {key!r}{of_type(kind)}, got none: the sampled graph "
+                            f"has no data {id_name!r}. Keep them, or pass LazyFeature(name, ids)."
+                        )
+                    at = known.index(type_of(kind, known, what, "the graph"))
+                    entry = Entry(part, name, kind, at, f"{name!r}{of_type(kind)}")
+                    index = frame[id_name] if index is None else index
+                    wanted.append(Wanted(entry, index, partial(frame.__setitem__, key)))
+        return wanted
 
 
 class TensorPrefetcher:
@@ -112,7 +180,7 @@ class TensorPrefetcher:
     def begin(self, batches: Sequence[Sample]) -> list[Filled]:
         """Request rows of the data for copies of batches."""
         source = self._source()
-        filled = [Filled(_without_rows(batch), source) for batch in batches]
+        filled = [Filled(without_rows(batch), source) for batch in batches]
         for one in filled:
             request_rows(one, source[0])
         return filled
@@ -120,9 +188,9 @@ class TensorPrefetcher:
     def renew(self, filled: Filled) -> bool:
         """Request rows again if data were replaced or written to; return whether. Rows of other nodes are kept."""
         data, versions = source = self._source()
-        if versions == filled.source[1] and _same_data(data, filled.source[0]):
+        if versions == filled.source[1] and same_data(data, filled.source[0]):
             return False
-        filled.batch, filled.source = _without_rows(filled.batch), source
+        filled.batch, filled.source = without_rows(filled.batch), source
         request_rows(filled, data)
         return True
 
@@ -140,7 +208,7 @@ class TensorPrefetcher:
         frames = None if tensors.masks is not None else self._all_frames()  # padding has no rows
         blocks = make_blocks(tensors, frames, self._graph.canonical_etypes)
         if isinstance(batch, EdgeTensors):
-            return _with_pairs(batch, blocks, frames)
+            return with_pairs(batch, blocks, frames)
         return tensors.input_nodes if blocks else tensors.output_nodes, tensors.output_nodes, blocks
 
     def _all_frames(self) -> TypeFrames:
@@ -157,25 +225,13 @@ class TensorPrefetcher:
 
     def complete(self, batches: Sequence[Filled]) -> None:
         """Let the rows of padding be zeros."""
-        rows: list[PaddedRows] = []
-        of_seeds: list[Tensor] = []
+        padded = []
         for batch in [filled.batch for filled in batches]:
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            padded = tensors.padding
-            if padded is None:
-                continue
-            types, edge_types = self._graph.ntypes, self._graph.canonical_etypes
-            own = dict(zip(edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
-            rows += [PaddedRows(value, padded, t) for _, t, value in each_of(tensors.node_features, types)]
-            rows += [PaddedRows(value, padded, t, block=0) for _, t, value in each_of(tensors.output_features, types)]
-            for hop, of_edges in enumerate(reversed(tensors.edge_features)):
-                rows += [PaddedRows(value, padded, own[t], block=hop) for _, t, value in each_of(of_edges, edge_types)]
-            if isinstance(batch, EdgeTensors) and batch.num_edges is not None:
-                of_seeds += [value[batch.num_edges[t] :] for _, t, value in each_of(batch.edge_features, edge_types)]
-        if rows:
-            clear_rows(rows)
-        if of_seeds:
-            torch._foreach_zero_(of_seeds)
+            if tensors.padding is not None:
+                padded.append(batch)
+        if padded:
+            clear_padding(padded, self._graph)
 
     def settle(self, batch: Sample) -> Sample:
         """Return the batch without its padding."""
@@ -186,47 +242,32 @@ class TensorPrefetcher:
         return replace(batch, sample=tensors) if isinstance(batch, EdgeTensors) else tensors
 
 
-def rows_of(batch: Sample) -> list[Tensor]:
-    """Return all rows that have been gathered for a batch."""
-    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-    parts: list[Mapping[str, Any]] = [tensors.node_features, tensors.output_features, *tensors.edge_features]
-    if isinstance(batch, EdgeTensors):
-        parts.append(batch.edge_features)
-    found: list[Tensor] = []
-    for rows in parts:
-        for value in rows.values():
-            if isinstance(value, Tensor):
-                found.append(value)
-            else:
-                found += value.values()
-    return found
+def moved(batch: object, device: torch.device) -> object:
+    """Return the batch with its graphs and tensors on a device."""
+
+    def move(part: object) -> object:
+        return part.to(device, non_blocking=True) if isinstance(part, dgl.DGLGraph | Tensor) else part
+
+    return apply_nested(batch, move)
 
 
-def _without_rows(batch: Sample) -> Sample:
-    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-    made = replace(tensors, node_features={}, output_features={}, edge_features=[])
-    return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made
+def contents_of(batch: object, indices: object) -> dict[str, int]:
+    """Return seeds, nodes and edges of the result of a sampler for some indices."""
+    blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
+    graphs = all_in_nested(dgl.DGLGraph, blocks)
+    given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
+    return {
+        "seeds": _total(indices),
+        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
+        "edges": sum(g.num_edges() for g in graphs),
+    }
 
 
-def _same_data(data: Data, before: Data) -> bool:
-    """Return whether rows have the same sources; rows of other nodes always do."""
-    if data is before:
-        return True
-    return data.entries == before.entries and all(
-        a is b or isinstance(b, ShardedRows | DistributedRows) for a, b in zip(data.values, before.values, strict=True)
-    )
-
-
-def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames | None) -> tuple[object, ...]:
-    """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
-    sample = batch.sample
-    nodes = {t: sample.node[t][:n] for t, n in sample.num_seeds.items()}
-    num_nodes = list(sample.num_seeds.values())
-    given = [batch.ends] if batch.negative_ends is None else [batch.ends, batch.negative_ends]
-    indices = [index_of_pairs(list(nodes), list(batch.ids), num_nodes, pairs) for pairs in given]
-    graphs = graphs_of_pairs(nodes, batch.ids, indices, frames, sample.masks, (batch.masks, batch.negative_masks))
-    put_rows(graphs[0]._edge_frames, list(batch.ends), batch.edge_features)
-    return sample.input_nodes, *graphs, blocks
+def _total(values: object) -> int:
+    """Return entries of a tensor, or of all tensors in a dictionary; 0 for other objects."""
+    if isinstance(values, Mapping):
+        return sum(map(_total, values.values()))
+    return values.shape[0] if isinstance(values, Tensor) else 0
 
 
 class Batches:
@@ -340,21 +381,7 @@ class Batches:
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
-        value: BlockTensors | EdgeTensors = batch.batch
-        tensors = value.sample if isinstance(value, EdgeTensors) else value
-        found = [*tensors.node.values(), *tensors.hops.tensors(), *rows_of(value)]
-        if tensors.masks is not None:
-            found += tensors.masks.values()
-        if tensors.padding is not None and tensors.padding.jobs is not None:
-            found.append(tensors.padding.jobs.table)  # which is read again where rows are gathered again
-        if isinstance(value, EdgeTensors):
-            for masks in (value.masks or {}, value.negative_masks or {}):
-                found += masks.values()
-            found += value.ids.values()
-            for ends in (value.ends, value.negative_ends or {}):
-                found += [ids for pair in ends.values() for ids in pair]
-        found += [one for _, ahead in batch.ahead for one in ahead.tensors()]
-        return [found]
+        return [tensors_of(batch)]
 
     def empty(self, device: torch.device) -> BlockTensors:
         """Return a sample without nodes and edges."""

@@ -23,7 +23,8 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
-from manyhop_dgl.loader.batches import Batches, FrameColumns, TensorPrefetcher
+from manyhop_dgl.loader.batches import Batches, Prefetcher, TensorPrefetcher
+from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import CoreControl, WorkerInit
 from manyhop_dgl.loader.options import (
     check_batches,
@@ -41,7 +42,6 @@ from manyhop_dgl.loader.options import (
 from manyhop_dgl.loader.padding import Padding
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.source import GivenBatches, Seeds, Source, as_seeds, nodes_of_seeds
-from manyhop_dgl.loader.storages import Prefetcher
 from manyhop_dgl.samplers.arguments import check_sampler, draw
 from manyhop_dgl.samplers.edges import sampler_of_nodes
 from manyhop_dgl.samplers.features import Prefetched

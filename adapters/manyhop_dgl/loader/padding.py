@@ -15,10 +15,11 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
+from manyhop.loading.pipeline import Counts, PaddedRows, Padder, PadSizes, clear_rows, pad_sizes
+from manyhop_dgl.samplers.blocks import each_of
 from manyhop_dgl.samplers.plan import Pad as PadSamples
-from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
-from manyhop_dgl.typing import Pairs
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors, Sample
+from manyhop_dgl.typing import GraphLike, Pairs
 
 _MARGIN: Final = 0.1
 
@@ -70,6 +71,28 @@ class Padding:
             return batch
         negative_ends, negative_masks, _ = _lengthened_pairs(batch.negative_ends, self._negatives, spare)
         return replace(batch, negative_ends=negative_ends, negative_masks=negative_masks)
+
+
+def clear_padding(batches: Sequence[Sample], graph: GraphLike) -> None:
+    """Let the rows of padding be zeros in padded batches of a graph."""
+    rows: list[PaddedRows] = []
+    of_seeds: list[Tensor] = []
+    types, edge_types = graph.ntypes, graph.canonical_etypes
+    for batch in batches:
+        tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+        padded = tensors.padding
+        assert padded is not None
+        own = dict(zip(edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
+        rows += [PaddedRows(value, padded, t) for _, t, value in each_of(tensors.node_features, types)]
+        rows += [PaddedRows(value, padded, t, block=0) for _, t, value in each_of(tensors.output_features, types)]
+        for hop, of_edges in enumerate(reversed(tensors.edge_features)):
+            rows += [PaddedRows(value, padded, own[t], block=hop) for _, t, value in each_of(of_edges, edge_types)]
+        if isinstance(batch, EdgeTensors) and batch.num_edges is not None:
+            of_seeds += [value[batch.num_edges[t] :] for _, t, value in each_of(batch.edge_features, edge_types)]
+    if rows:
+        clear_rows(rows)
+    if of_seeds:
+        torch._foreach_zero_(of_seeds)
 
 
 def _sizes_of_pairs(batches: Sequence[Mapping[EdgeType, Pairs]], margin: float) -> PadSizes:

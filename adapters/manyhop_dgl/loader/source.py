@@ -30,7 +30,7 @@ from manyhop_dgl.samplers.arguments import read_exclude, read_seeds
 from manyhop_dgl.samplers.edges import as_seed_nodes, as_tensors, sampler_of_nodes
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Arguments, Pad, Plan
-from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, Sample
 from manyhop_dgl.typing import GraphLike
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from manyhop_dgl.loader.padding import Padding
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
-Sample: TypeAlias = BlockTensors | EdgeTensors
 Finish: TypeAlias = Callable[[], list[Sample]]
 """Returns the samples of the begun batches; waits for their sizes."""
 

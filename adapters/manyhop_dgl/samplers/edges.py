@@ -12,6 +12,7 @@ from dgl import DGLGraph, graph_index, heterograph_index
 from dgl.backend import from_dgl_nd, to_dgl_nd
 from dgl.dataloading import BlockSampler
 from dgl.dataloading import EdgePredictionSampler as EdgePredictionSamplerOfDGL
+from dgl.heterograph import DGLBlock
 from dgl.transforms.functional import _CAPI_DGLCompactGraphs
 from torch import Tensor
 
@@ -20,7 +21,15 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.arguments import Keys, by_type, check_names, check_sampler
-from manyhop_dgl.samplers.blocks import TypeFrames, frames_of_ids, lazy_frames, make_column, make_frame, move
+from manyhop_dgl.samplers.blocks import (
+    TypeFrames,
+    frames_of_ids,
+    lazy_frames,
+    make_column,
+    make_frame,
+    move,
+    put_rows,
+)
 from manyhop_dgl.samplers.negatives import (
     NegativeSampler,
     check_exclude,
@@ -309,6 +318,18 @@ def as_tensors(
         ids={t: edges.get(t, none).to(device) for t in g.canonical_etypes},
         negative_ends=ends[1] if len(ends) > 1 else None,
     )
+
+
+def with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: TypeFrames | None) -> tuple[object, ...]:
+    """Return seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
+    sample = batch.sample
+    nodes = {t: sample.node[t][:n] for t, n in sample.num_seeds.items()}
+    num_nodes = list(sample.num_seeds.values())
+    given = [batch.ends] if batch.negative_ends is None else [batch.ends, batch.negative_ends]
+    indices = [index_of_pairs(list(nodes), list(batch.ids), num_nodes, pairs) for pairs in given]
+    graphs = graphs_of_pairs(nodes, batch.ids, indices, frames, sample.masks, (batch.masks, batch.negative_masks))
+    put_rows(graphs[0]._edge_frames, list(batch.ends), batch.edge_features)
+    return sample.input_nodes, *graphs, blocks
 
 
 def as_edge_prediction_sampler(

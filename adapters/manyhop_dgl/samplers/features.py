@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import RowRequest, gather
+from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather
 from manyhop.graph import EdgeType, NodeType
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.topology import type_of
-from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors, Sample
 from manyhop_dgl.typing import GraphLike, Names
 from manyhop_embedding import Embedding, RowsAhead
 
@@ -94,6 +94,15 @@ def find_data(graph: GraphLike, requested: Requested) -> Data:
     there = {(entry.part, entry.name) for entry, _ in found}
     every = {(part, name) for part, some in zip(_PARTS, requested, strict=True) for name in names_of(some)}
     return Data([entry for entry, _ in found], [value for _, value in found], there == every)
+
+
+def same_data(data: Data, before: Data) -> bool:
+    """Return whether rows have the same sources; rows of other nodes always do."""
+    if data is before:
+        return True
+    return data.entries == before.entries and all(
+        a is b or isinstance(b, ShardedRows | DistributedRows) for a, b in zip(data.values, before.values, strict=True)
+    )
 
 
 def check_complete(graph: GraphLike, requested: Requested, data: Data) -> None:
@@ -212,7 +221,7 @@ class Prefetched:
         there, data = self.there(), state.data
         if not self._of_dgl:
             return len(there) == len(state.there) and all(map(is_, there, state.there))
-        values = [value_of(self._graph, entry) for entry in data.entries]
+        values = map(partial(value_of, self._graph), data.entries)
         return there == state.there and all(map(is_, values, data.values))
 
     def _requested(self) -> Requested:
@@ -318,6 +327,48 @@ def _places(
         tensors.edge_features.extend({} for _ in tensors.blocks)
     ids = [[*block.ids.values()][entry.at] for block in tensors.blocks]
     return zip(ids, tensors.edge_features, strict=True)
+
+
+def tensors_of(filled: Filled) -> list[Tensor]:
+    """Return all tensors of a batch of tensors."""
+    batch: Sample = filled.batch
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    found = [*tensors.node.values(), *tensors.hops.tensors(), *_rows_of(batch)]
+    if tensors.masks is not None:
+        found += tensors.masks.values()
+    if tensors.padding is not None and tensors.padding.jobs is not None:
+        found.append(tensors.padding.jobs.table)  # which is read again where rows are gathered again
+    if isinstance(batch, EdgeTensors):
+        for masks in (batch.masks or {}, batch.negative_masks or {}):
+            found += masks.values()
+        found += batch.ids.values()
+        for ends in (batch.ends, batch.negative_ends or {}):
+            found += [ids for pair in ends.values() for ids in pair]
+    found += [one for _, ahead in filled.ahead for one in ahead.tensors()]
+    return found
+
+
+def _rows_of(batch: Sample) -> list[Tensor]:
+    """Return all rows that have been gathered for a batch."""
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    parts: list[Mapping[str, Any]] = [tensors.node_features, tensors.output_features, *tensors.edge_features]
+    if isinstance(batch, EdgeTensors):
+        parts.append(batch.edge_features)
+    found: list[Tensor] = []
+    for rows in parts:
+        for value in rows.values():
+            if isinstance(value, Tensor):
+                found.append(value)
+            else:
+                found += value.values()
+    return found
+
+
+def without_rows(batch: Sample) -> Sample:
+    """Return a copy that waits for its rows."""
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    made = replace(tensors, node_features={}, output_features={}, edge_features=[])
+    return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made
 
 
 def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edge_features: Names) -> BlockTensors:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, repeat
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -333,6 +333,10 @@ class EdgeTensors:
             masks=None if self.masks is None else _each(self.masks, change),
             negative_masks=None if self.negative_masks is None else _each(self.negative_masks, change),
         )
+
+
+Sample: TypeAlias = BlockTensors | EdgeTensors
+"""A batch around seed nodes, or around seed edges."""
 
 
 class Composite:
