@@ -84,7 +84,7 @@ def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
 TypeFrames = tuple[Sequence[Frame], Sequence[Frame]]
 """Frames by node type, and by edge type."""
 
-Adjacency = tuple[list[Any], list[int]]
+TypeEdges = tuple[list[Any], list[int]]
 """The edges of each type, by :func:`relation_maker`; the numbers of source nodes, then of destination nodes."""
 
 GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
@@ -162,7 +162,7 @@ class _BlockMaker:
         self.relation = relation_maker(next(iter(tensors.node.values())).device)
         self._first: dict[int, list[Tensor]] = {}  # the destinations of a block are the sources of the next
 
-    def adjacency(self, at: int) -> Adjacency:
+    def adjacency(self, at: int) -> TypeEdges:
         """Return the edges of a block."""
         block = self.tensors.blocks[at]
         relations = [
@@ -272,7 +272,7 @@ class _BlockSchema:
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self.attributes: dict[str, Any] | None = None
 
-    def block(self, adjacency: Adjacency, nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
+    def block(self, adjacency: TypeEdges, nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
         """Return one block.
 
         Args:
@@ -291,7 +291,7 @@ class _BlockSchema:
 
     def lazy_block(
         self,
-        adjacency: Callable[[], Adjacency],
+        adjacency: Callable[[], TypeEdges],
         nodes: Callable[[], list[Frame]],
         edges: Callable[[], list[Frame]],
     ) -> DGLBlock:
