@@ -8,13 +8,10 @@ from manyhop_dgl.samplers.arguments import seed
 from manyhop_graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
 from manyhop_graphbolt.features.cached import CPUCachedFeature, GPUCachedFeature, cpu_cached_feature, gpu_cached_feature
-from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, OnDiskFeatureData
-from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
+from manyhop_graphbolt.features.disk import DiskBasedFeature, OnDiskFeatureData, TorchBasedFeatureStore
+from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, TorchBasedFeature
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph, from_dglgraph, fused_csc_sampling_graph
-from manyhop_graphbolt.graph.subgraph import (
-    CSCFormatBase,
-    SampledSubgraph,
-    SampledSubgraphImpl,
+from manyhop_graphbolt.graph.layers import (
     add_reverse_edges,
     compact_csc_format,
     unique_and_compact,
@@ -23,25 +20,26 @@ from manyhop_graphbolt.graph.subgraph import (
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler, HeteroItemSet, ItemSampler, ItemSet, ItemSetDict
 from manyhop_graphbolt.loader.loader import DataLoader
-from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.links import (
+    NegativeSampler,
+    SeedEdgesExcluder,
+    UniformNegativeSampler,
+    exclude_seed_edges,
+)
 from manyhop_graphbolt.stages.sampling import (
     LayerNeighborSampler,
     NeighborSampler,
     SubgraphSampler,
     TemporalNeighborSampler,
 )
-from manyhop_graphbolt.stages.stage import (
-    CopyTo,
-    MiniBatchTransformer,
-    NegativeSampler,
-    SeedEdgesExcluder,
-    UniformNegativeSampler,
-    exclude_seed_edges,
-)
+from manyhop_graphbolt.stages.stage import CopyTo, FeatureFetcher, MiniBatchTransformer
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
     ORIGINAL_EDGE_ID,
+    CSCFormatBase,
     GBWarning,
+    SampledSubgraph,
+    SampledSubgraphImpl,
     etype_str_to_tuple,
     etype_tuple_to_str,
     missing,

@@ -15,7 +15,7 @@ from gb_graphs import random_graph
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
-from manyhop_graphbolt.features.feature import DatasetFolder
+from manyhop_graphbolt.features.disk import DatasetFolder
 
 yaml = pytest.importorskip("yaml")
 

@@ -9,25 +9,25 @@ from gb_dataset_folders import write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
-from manyhop_graphbolt.features import feature
+from manyhop_graphbolt.features import disk
 
 yaml = pytest.importorskip("yaml")
 
 
 def test_files_of_edges(tmp_path):
     (tmp_path / "empty.csv").write_text("")
-    assert feature.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
+    assert disk.read_edges(tmp_path / "empty.csv", "csv").shape == (2, 0)
     (tmp_path / "blanks.csv").write_text("1, 2\n 3,4\n")
-    assert feature.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
+    assert disk.read_edges(tmp_path / "blanks.csv", "csv").tolist() == [[1, 3], [2, 4]]
     for text in ("1\n2\n", "1,x\n", "1,2.5\n", "src,dst\n1,2\n"):
         (tmp_path / "bad.csv").write_text(text)
         with pytest.raises(InputError, match=r"bad\.csv: Expected two columns"):
-            feature.read_edges(tmp_path / "bad.csv", "csv")
+            disk.read_edges(tmp_path / "bad.csv", "csv")
     np.save(tmp_path / "flat.npy", np.arange(4))
     with pytest.raises(InputError, match=r"should be \(2, N\)"):
-        feature.read_edges(tmp_path / "flat.npy", "numpy")
+        disk.read_edges(tmp_path / "flat.npy", "numpy")
     with pytest.raises(InputError, match="`numpy` or `csv` is expected"):
-        feature.read_edges(tmp_path / "flat.npy", "torch")
+        disk.read_edges(tmp_path / "flat.npy", "torch")
 
 
 NODES, LINES = [{"num": 40}], [{"format": "csv", "path": "edges/all.csv"}]

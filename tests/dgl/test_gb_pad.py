@@ -7,7 +7,7 @@ from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_graphbolt.graph.subgraph import columns_of_edges
+from manyhop_graphbolt.types import columns_of_edges
 
 GRAPH, TYPED = random_graph(), random_hetero_graph()
 X = {None: torch.rand(60, 3) + 1, "user": torch.rand(30, 3) + 1, "item": torch.rand(20, 3) + 1}

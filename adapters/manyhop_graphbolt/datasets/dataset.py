@@ -22,8 +22,14 @@ from manyhop_graphbolt.datasets.preprocess import (
     read_sampling_graph,
     read_yaml,
 )
-from manyhop_graphbolt.features.feature import DatasetFolder, check_file, entry_of, feature_of, read_tensor
-from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
+from manyhop_graphbolt.features.disk import (
+    DatasetFolder,
+    TorchBasedFeatureStore,
+    check_file,
+    entry_of,
+    feature_of,
+    read_tensor,
+)
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, in_place
 from manyhop_graphbolt.items.sampler import HeteroItemSet, ItemSet
 from manyhop_graphbolt.types import GBWarning, by_type, show

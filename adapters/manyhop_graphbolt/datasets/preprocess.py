@@ -17,7 +17,7 @@ from torch import Tensor
 from manyhop.arguments import check_range, integer, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.tensor_file import replacing
-from manyhop_graphbolt.features.feature import DatasetFolder, entry_of, existing, feature_of, read_edges, read_tensor
+from manyhop_graphbolt.features.disk import DatasetFolder, entry_of, existing, feature_of, read_edges, read_tensor
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, fused_csc_sampling_graph, joined, sort_by_destination
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, GBWarning, ends_of
 

@@ -24,8 +24,8 @@ from manyhop.features import (
     gather,
     keep_hot,
 )
-from manyhop_graphbolt.features.feature import Feature, FeatureKey, row_numbers
-from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature
+from manyhop_graphbolt.features.disk import DiskBasedFeature
+from manyhop_graphbolt.features.feature import Feature, FeatureKey, TorchBasedFeature, row_numbers
 
 _POLICIES = (None, "s3-fifo", "sieve", "lru", "clock")
 F = TypeVar("F", bound="_Cached")

@@ -1,24 +1,26 @@
-"""Features by id, stores of multiple, and the files of a dataset with their descriptions in metadata.yaml."""
+"""Features by id: in tensors, and stores of multiple; rows of multiple features by one gather."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import files
-from manyhop.arguments import as_ids
+from manyhop.arguments import as_ids, as_tensor, check_range
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import RowRequest
-from manyhop.files.formats import read_fortran_npy, read_npy
+from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned, pin
+from manyhop.files import Rows
+from manyhop.loading import current_exchange, current_key
+from manyhop.memory.mapped_files import reside_in_files
+from manyhop.memory.places import Place
+from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, as_it_is, rows_in, store_device
+from manyhop.system.arrays import describe, has_memory
+from manyhop.system.progress import to_device
+from manyhop_graphbolt.types import show
 
 FeatureKey = tuple[str, str | None, str]
 """Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
@@ -188,145 +190,218 @@ def row_numbers(ids: object) -> Tensor:
     return as_ids("ids", ids, error=FeatureError)
 
 
-@dataclass(frozen=True)
-class DatasetFolder:
-    """The folder of a dataset, and which files its descriptions may name."""
-
-    path: Path
-    allow_outside_paths: bool = False
-    """Whether files may be outside of the folder."""
-
-    def file(self, name: object) -> Path:
-        """Return the path of a file that metadata.yaml names, relative to the folder or absolute."""
-        given = Path(str(name))
-        path = self.path / given
-        plain = not given.is_absolute() and ".." not in given.parts
-        inside = plain or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
-        if inside or self.allow_outside_paths:
-            return path
-        raise InputError(
-            f"{self.path / 'metadata.yaml'}: Expected paths that lead into its folder, got '{name}'. Move the file, or "
-            "pass allow_outside_paths=True to OnDiskDataset if you trust the description."
-        )
+_PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others; malloc's threshold is at most 32 MiB
 
 
-def existing(path: Path) -> Path:
-    """Return the path of a file of the dataset; raise InputError if there is no such file."""
-    if not path.is_file():
-        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
-    return path
-
-
-def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:
-    """Read a tensor from a file of ``"numpy"`` or ``"torch"``, unpickling nothing else; ``in_memory=False`` maps it."""
-    path = existing(Path(path))
-    if fmt == "torch":
-        return _read_torch(path, in_memory)
-    if fmt != "numpy":
-        raise InputError(f"{path}: Unsupported format: {fmt}: expected 'numpy' or 'torch'.")
-    fortran = read_fortran_npy(path)
-    rows = fortran or read_npy(path)
-    tensor = rows.read() if in_memory else rows.mapped()
-    return tensor.t() if fortran else tensor
-
-
-def read_feature(path: str | Path, fmt: str, *, in_memory: bool = True) -> files.Rows | Tensor:
-    """Return the rows of a feature, ``[num_rows, ...]`` of at least two dimensions. Of files of ``numpy.save`` whose
-    rows follow each other, nothing is read yet; others are read as a whole; ``in_memory=False`` maps them."""
-    path = Path(path)
-    if in_memory and fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
-        rows = read_npy(path)
-        return files.Rows(rows.parts, rows.dtype, rows.shape[1:] or (1,))
-    tensor = read_tensor(path, fmt, in_memory=in_memory)
-    return tensor.view(-1, 1) if tensor.dim() == 1 else tensor
-
-
-def _read_torch(path: Path, in_memory: bool) -> Tensor:
-    try:
-        tensor = torch.load(path, map_location="cpu", weights_only=True, mmap=not in_memory)
-    except Exception as error:  # damaged files raise errors of many kinds
-        raise InputError(
-            f"{path}: Expected a tensor, written by torch.save, in a file of {path.stat().st_size} bytes, which cannot "
-            f"be read: {str(error).splitlines()[0]}"
-        ) from error
-    if not isinstance(tensor, Tensor):
-        raise InputError(f"{path}: Expected one tensor, written by torch.save, got a {type(tensor).__name__}.")
+def pinned(tensor: Tensor) -> Tensor:
+    """Pin a tensor of the CPU in place, or copy a small one, which shares its pages with others, to pinned memory."""
+    if tensor.device.type != "cpu":
+        return tensor
+    if not torch.cuda.is_available():
+        raise InputError("Expected a CUDA device to pin memory for, found none. Do not pin on this machine.")
+    if is_pinned(tensor):
+        return tensor
+    if tensor.nbytes < _PAGES_OF_ITS_OWN:
+        return tensor.pin_memory()
+    pin(tensor)
     return tensor
 
 
-def read_edges(path: str | Path, fmt: str) -> Tensor:
-    """Read edges ``[2, num_edges] int64`` from a file of ``numpy.save``, or from a CSV file without a header."""
-    path = Path(path)
-    if fmt not in ("numpy", "csv"):
-        raise InputError(f"{path}: `numpy` or `csv` is expected when reading edges but got `{fmt}`.")
-    edges = read_tensor(path, fmt) if fmt == "numpy" else _read_csv(existing(path))
-    if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype.is_floating_point or edges.dtype == torch.bool:
-        raise InputError(
-            f"{path}: The shape of edges should be (2, N), integers, but got {list(edges.shape)} {edges.dtype}."
-        )
-    return edges.long()
+_Held: TypeAlias = Tensor | ShardedRows | DistributedRows
+_NAME = "the feature"  # in errors
 
 
-def _read_csv(path: Path) -> Tensor:
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-            found = np.loadtxt(path, dtype=np.int64, delimiter=",", usecols=(0, 1), ndmin=2)
-    except (ValueError, IndexError) as error:
-        raise InputError(f"{path}: Expected two columns of integers, source and destination: {error}") from None
-    return torch.from_numpy(np.ascontiguousarray(found.T))
+class TorchBasedFeature(Feature):
+    """A feature in a tensor.
 
+    Rows are returned on the device of the ids. A GPU reads pinned memory directly; rows of other memory of the CPU are
+    gathered there, and sent. Those of a tensor on a GPU remain there.
 
-@dataclass(kw_only=True)
-class OnDiskFeatureData:
-    """A feature in a file. Unknown fields are stored in ``extra_fields``."""
+    Rows that are sharded over multiple nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
+    :meth:`update` together. A loader over them begins with a :class:`DistributedItemSampler`.
 
-    domain: str
-    type: str | None = None
-    name: str
-    format: str
-    path: str
-    in_memory: bool = True
-    extra_fields: dict[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.domain not in ("node", "edge", "graph"):
-            raise InputError(f"Expected a domain of 'node', 'edge', 'graph' for '{self.name}', got {self.domain!r}.")
-        check_file(self.format, self.in_memory, self.path)
-
-
-def feature_of(entry: object) -> OnDiskFeatureData:
-    """Return an entry of ``feature_data``."""
-    if isinstance(entry, OnDiskFeatureData):
-        return entry
-    known = {one.name for one in fields(OnDiskFeatureData)}
-    extra = set(entry) - known if isinstance(entry, Mapping) else set()
-    found = entry_of(entry, "feature_data", ("domain", "name", "format", "path"), {*known, *extra})
-    more = {name: found.pop(name) for name in extra}
-    found["extra_fields"] = {**(found["extra_fields"] or {}), **more}
-    return OnDiskFeatureData(**{name: value for name, value in found.items() if value is not None})
-
-
-def entry_of(entry: object, where: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Return an entry of metadata.yaml, with ``None`` for what it may have and has not.
+    Args:
+        torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
+            or ``manyhop.files.open(...)``, from which each rank reads only its own rows. ``WholeMemory``,
+            ``ShardedRows``, ``DistributedRows`` and DLPack objects are used unchanged, regardless of ``placement``.
+        metadata: what else is known of it.
+        placement: location of the rows: ``"process"`` uses a tensor unchanged, and reads files; ``"mapped"`` leaves
+            rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
+            ``"pinned"``, ``"device"``, ``"distributed"`` (over all GPUs), or ``"sharded"`` with ``device="cuda"``;
+            ``"auto"``: as ``"shared"``, loaders select rows for GPUs. Except for ``"process"`` and ``"mapped"``, all
+            ranks create the feature, of the same rows; all loaders of the process read it there.
+        device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: no mapping; something needed is missing, or there is something unknown.
+        FeatureError: no tensor, or one of less than two dimensions; one in memory, with ``placement="mapped"``.
+        InputError: an unknown placement, or a missing GPU.
+        RankError: the ranks do not pass the same, or are late.
     """
-    if not isinstance(entry, Mapping):
-        raise InputError(f"Expected each entry of {where} in metadata.yaml to be a mapping, got {entry!r}.")
-    known = sorted({*needed, *optional})
-    if unknown := sorted(set(entry) - set(known)):
-        raise InputError(f"Expected only {known} in {where} in metadata.yaml, also got {unknown}.")
-    for name in needed:
-        if entry.get(name) is None:
-            raise InputError(f"Expected '{name}' in each entry of {where} in metadata.yaml, got {entry!r}.")
-    return dict.fromkeys(known) | dict(entry)
+
+    def __init__(
+        self,
+        torch_feature: object,
+        metadata: dict[str, object] | None = None,
+        *,
+        placement: Place = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        place = rows_in(placement, store_device(placement, device, None), None)
+        there = None if isinstance(torch_feature, Tensor) else as_it_is(torch_feature)
+        if there is not None:
+            self._tensor = _rows(there)
+        else:
+            rows: Any = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
+            self._tensor = placed_rows(rows, placement, place)
+        self.exchange = StoreExchange(place if there is None else None)
+        """Exchanges rows outside of loaders; one for all features of a store from files."""
+        self._metadata = metadata
+
+    def read(self, ids: Tensor | None = None) -> Tensor:
+        """Return rows of the feature.
+
+        Args:
+            ids: ``[count]`` integer; ``None``: all.
+
+        Returns:
+            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; if it is pinned, a copy on the GPU;
+            where ranks exchange the rows, a tensor of all of them.
+
+        Raises:
+            FeatureError: there is no such row.
+            InputError: rows that ranks exchange, in a chain of stages, outside ``fetch_feature``.
+            RankError: ranks exchange the rows, and a different rank failed, is late or reads other rows.
+        """
+        if not isinstance(self._tensor, Tensor):
+            return self._read_together(self._tensor, ids)
+        if ids is None:
+            return self._tensor.cuda() if self.is_pinned() and torch.cuda.is_available() else self._tensor
+        rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name=_NAME)])[0]
+        return rows
+
+    def _read_together(self, held: ShardedRows | DistributedRows, ids: Tensor | None) -> Tensor:
+        exchange = current_exchange()
+        if exchange is None and current_key() is not None:  # of a minibatch, maybe in one of multiple threads
+            raise InputError(
+                "Expected rows that ranks exchange to be read by fetch_feature, in the order of the minibatches, got a "
+                "read in a function, stage or store of a chain. Name the feature in fetch_feature, or keep its rows "
+                "where each rank reads alone: placement='shared'."
+            )
+        index = torch.arange(len(held)) if ids is None else row_numbers(ids)
+        there = index.to(held.rows.device) if isinstance(index, Tensor) else index
+        rows: Tensor = gather([RowRequest(held, there, name=_NAME)], exchange=exchange or self.exchange)[0]
+        return rows.to(index.device)
+
+    def table(self) -> Any:
+        """Return the tensor, or the object that exchanges its rows; ``None`` if a subclass reads otherwise."""
+        return self._tensor if type(self).read is TorchBasedFeature.read else None
+
+    def size(self) -> torch.Size:
+        return torch.Size(self._tensor.shape[1:])
+
+    def count(self) -> int:
+        return len(self._tensor)
+
+    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
+        """Change rows, or replace the tensor. A mapped file is unchanged: only this process has the new rows.
+
+        Args:
+            value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
+                If ranks exchange the rows: the same tensor on all ranks.
+            ids: ``[count]`` integer row numbers; ``None``: ``value`` replaces the whole tensor.
+
+        Raises:
+            FeatureError: no tensor, or one whose shape or dtype does not fit.
+            InputError: ``ids`` of rows that ranks exchange.
+            RankError: ranks exchange the rows, and pass different values, or are late.
+        """
+        held = self._tensor
+        if ids is None:
+            placed = value if isinstance(held, Tensor) else self.exchange.place_of(held).put(value, None, _NAME)
+            self._tensor = _rows(placed)
+            return
+        if not isinstance(held, Tensor):
+            raise InputError(
+                "Expected all rows of a feature whose rows ranks exchange, got some, by ids. Call update(value) on all "
+                "ranks, with the whole tensor."
+            )
+        index, value = row_numbers(ids), as_tensor("value", value, FeatureError)
+        if value.shape[:1] != index.shape:
+            got = len(value) if value.dim() else "a number"
+            raise FeatureError(f"ids and value must have the same length, but got {len(index)} and {got}.")
+        if self.size() != value.size()[1:] or held.dtype != value.dtype:
+            raise FeatureError(
+                f"The size of the feature is {self.size()} ({held.dtype}), while the size of the value is "
+                f"{value.size()[1:]} ({value.dtype})."
+            )
+        check_range("ids", index, self.count(), FeatureError)
+        held[index.to(held.device).long()] = value.to(held.device)
+
+    def metadata(self) -> dict[str, object]:
+        return self._metadata if self._metadata is not None else {}
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.
+
+        Raises:
+            InputError: no GPU; rows that ranks exchange.
+            CapacityError: the system does not let this process pin as much memory.
+        """
+        self._tensor = pinned(self._of_this_rank("pin"))
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read the memory of the tensor."""
+        held = self._tensor
+        return isinstance(held, Tensor) and held.numel() > 0 and held.device.type == "cpu" and is_pinned(held)
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``).
+
+        Raises:
+            InputError: rows that ranks exchange.
+        """
+        other = copy.copy(self)
+        other._tensor = to_device(self._of_this_rank(f"move to {device}"), device, "features")
+        return other
+
+    def _of_this_rank(self, what: str) -> Tensor:
+        """Return the tensor, or raise InputError if this rank does not have all rows."""
+        if isinstance(self._tensor, Tensor):
+            return self._tensor
+        raise InputError(
+            f"Expected rows that this rank reads alone to {what}, got rows that ranks exchange, which stay in their "
+            "place. Leave that out: loaders bring to their GPU what they read."
+        )
+
+    def __repr__(self) -> str:
+        return show(type(self).__name__, {"feature": self._tensor, "metadata": self.metadata()})
 
 
-def check_file(fmt: object, in_memory: object, path: object) -> None:
-    """Raise InputError for an unknown format of a tensor's file, or for a word in place of true and false."""
-    if fmt not in ("torch", "numpy"):
-        raise InputError(f"Expected the format of {path} to be one of ['torch', 'numpy'], got {fmt!r}.")
-    if not isinstance(in_memory, bool):
-        raise InputError(f"Expected in_memory of {path} as true or false, got {in_memory!r}.")
+def placed_rows(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | None) -> _Held:
+    """Return rows at a placement; ``None``: in this process, or in files."""
+    if isinstance(rows, Rows):
+        read = rows.mapped if placement == "mapped" else rows.read
+        return _rows(read() if place is None else place.read(rows, _NAME))
+    if placement == "mapped" and not reside_in_files([rows.data_ptr()])[0]:
+        raise FeatureError(
+            "Expected a feature in a file with placement='mapped', got a tensor in memory. Pass "
+            "manyhop.files.open(...), or leave placement out."
+        )
+    return _rows(rows if place is None else place.put(rows, None, _NAME))
+
+
+def _rows(rows: object) -> _Held:
+    """Return the rows of a feature, contiguous: a tensor where this rank reads all, or raise FeatureError."""
+    spread = rows if isinstance(rows, ShardedRows | DistributedRows) else None
+    rows = rows if spread is None or not spread.is_whole else spread.rows
+    if not isinstance(rows, Tensor | ShardedRows | DistributedRows):
+        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(rows)}.")
+    if isinstance(rows, Tensor) and not has_memory(rows):
+        raise FeatureError(f"Expected torch_feature as a dense tensor in memory, got {describe(rows)}. Convert it.")
+    if rows.ndim < 2:
+        raise FeatureError(
+            f"dimension of torch_feature in TorchBasedFeature must be greater than 1, but got {rows.ndim} dimension. "
+            "Add a dimension: x.view(-1, 1)."
+        )
+    return rows.contiguous() if isinstance(rows, Tensor) else rows

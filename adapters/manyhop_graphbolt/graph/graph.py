@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from manyhop.arguments import as_tensor, check_range, integer
 from manyhop.errors import GraphError, InputError
 from manyhop.features import is_pinned
 from manyhop.graph import columns, time_key
+from manyhop.loading import next_key
 from manyhop.memory.places import Place
 from manyhop.memory.sharing import share
 from manyhop.memory.stores import TopologyPlace, check_graph_place, place_for_topology
@@ -23,19 +24,21 @@ from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import to_device
-from manyhop_dgl.samplers.arguments import next_key
-from manyhop_graphbolt.features.tensors import pinned
-from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
-from manyhop_graphbolt.graph.topology import ATTRIBUTES, TENSORS, FusedCSC, Topology, fanout_list, tables_of
+from manyhop_dgl.samplers.arguments import draw as draw_seed
+from manyhop_graphbolt.features.feature import pinned
+from manyhop_graphbolt.graph.topology import ATTRIBUTES, TENSORS, FusedCSC, Topology
 from manyhop_graphbolt.types import (
     ORIGINAL_EDGE_ID,
+    CSCFormatBase,
     Fanout,
     Nodes,
+    SampledSubgraphImpl,
     as_given,
     by_type,
     etype_str_to_tuple,
     etype_tuple_to_str,
     missing,
+    split_pairs,
 )
 
 
@@ -57,47 +60,21 @@ class FusedCSCSamplingGraph(FusedCSC):
     def __getattr__(self, name: str) -> Any:
         raise missing(type(self).__name__, name)
 
-    def topology(
-        self,
-        *,
-        fused: bool = False,
-        probs_name: str | None = None,
-        node_time: str | None = None,
-        edge_time: str | None = None,
-    ) -> Topology:
-        """Return the graph for the engine's samplers. It is cached until one of its tensors changes.
-
-        Args:
-            fused: one table for all edge types, for fanouts that count for all of them together.
-            probs_name: edge attribute ``[num_edges]``: floating-point probabilities, or a mask.
-            node_time: node attribute ``[num_nodes]`` with times.
-            edge_time: edge attribute ``[num_edges]`` with times.
+    def add_node_attribute(self, name: str, tensor: Tensor) -> None:
+        """Add a node attribute, ``[num_nodes, ...]``.
 
         Raises:
-            GraphError: tensors that contradict each other; an attribute that is missing or of a wrong dtype or length.
+            GraphError: a different number of nodes.
         """
-        fused = fused and self.is_heterogeneous
-        attributes = (self.node_attribute(node_time), self.edge_attribute(edge_time))
-        parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
-        names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
-        key = (fused, node_time, edge_time, names)
-        tables = self._cache.get(("tables", key), parts, lambda: tables_of(self, fused, node_time, edge_time))
-        more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
-        make = partial(Topology, self, tables, fused=fused, probs_name=probs_name)
-        topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
-        return topology
+        self.node_attributes = {**(self.node_attributes or {}), name: _rows(tensor, self.total_num_nodes, name, "node")}
 
-    def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
-        """Return the topology for fanouts: a fused one if a fanout counts for all edge types together.
+    def add_edge_attribute(self, name: str, tensor: Tensor) -> None:
+        """Add an edge attribute, ``[num_edges, ...]``, in the order of ``indices``.
 
-        Args:
-            fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
-            probs_name: see :meth:`topology`, also for ``node_time`` and ``edge_time`` of ``times``, and errors.
+        Raises:
+            GraphError: a different number of edges.
         """
-        hops = [fanout_list(fanout) for fanout in fanouts]
-        several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
-        fused = several and any(len(hop) == 1 and hop[0] > 0 for hop in hops)
-        return self.topology(fused=fused, probs_name=probs_name, **times)
+        self.edge_attributes = {**(self.edge_attributes or {}), name: _rows(tensor, self.total_num_edges, name, "edge")}
 
     def sample_neighbors(
         self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
@@ -182,7 +159,7 @@ class FusedCSCSamplingGraph(FusedCSC):
         count = src.numel() * negative_ratio
         if count and total < 1:
             raise InputError(f"Expected nodes to draw destinations from, got none of edge type {edge_type!r}.")
-        key = next_key()
+        key = next_key(draw_seed)
         drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
         dst = torch.from_numpy(drawn).to(src)
         return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
@@ -193,7 +170,7 @@ class FusedCSCSamplingGraph(FusedCSC):
         """Sample one hop around seeds, on their device; rows are nodes of the graph."""
         seeds = topology.seeds(nodes)
         gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
-        sample = topology.sampler(spec, gpu).sample(NodeRequest(key=next_key(), seeds=seeds, time_max=latest))
+        sample = topology.sampler(spec, gpu).sample(NodeRequest(key=next_key(draw_seed), seeds=seeds, time_max=latest))
         sample = topology.by_type(sample)
         csc: dict[str | None, CSCFormatBase] = {}
         edge_ids: dict[str | None, Any] = {}
@@ -207,6 +184,14 @@ class FusedCSCSamplingGraph(FusedCSC):
             edge_ids[name] = sample.edge_id[edge_type]
         ids = as_given(edge_ids) if topology.has_original_edge_ids else None
         return SampledSubgraphImpl(sampled_csc=as_given(csc), original_edge_ids=ids)
+
+    def _map(self, move: Callable[[Tensor], Any]) -> Self:
+        """Copy the graph with other tensors."""
+        other = copy.copy(self)
+        for name in (*TENSORS, *ATTRIBUTES):
+            found = {key: move(tensor) for key, tensor in by_type(getattr(self, name)).items()}
+            setattr(other, name, None if getattr(self, name) is None else as_given(found))
+        return other
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
@@ -234,6 +219,13 @@ class FusedCSCSamplingGraph(FusedCSC):
         parts += [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
         title, text = type(self).__name__, ",\n".join(parts)
         return textwrap.indent(f"{title}({text},)", " " * (len(title) + 1)).strip()
+
+
+def _rows(value: object, count: int, name: str, domain: str) -> Tensor:
+    tensor = as_tensor(f"{domain} attribute '{name}'", value, GraphError)
+    if tensor.dim() == 0 or tensor.size(0) != count:
+        raise GraphError(f"Expected {domain} attribute '{name}' of shape [{count}, ...], got {list(tensor.shape)}.")
+    return tensor
 
 
 SamplingGraph = FusedCSCSamplingGraph

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop.arguments import as_ids, as_tensor
+from manyhop.arguments import as_ids
 from manyhop.errors import GraphError, InputError
 from manyhop.features import BufferPool
 from manyhop.graph import (
@@ -35,13 +34,12 @@ from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import engine_for, placed_engine
 from manyhop.system.arrays import version_of
+from manyhop_graphbolt.graph.layers import fanout_list, fanouts_by_type
 from manyhop_graphbolt.graph.split import Splitter
 from manyhop_graphbolt.types import (
     ORIGINAL_EDGE_ID,
     Fanout,
     Nodes,
-    as_given,
-    by_type,
     etype_str_to_tuple,
     etype_tuple_to_str,
 )
@@ -136,29 +134,47 @@ class FusedCSC:
         """Return an edge attribute, ``[num_edges, ...]``; ``None`` for no name. An unknown one raises GraphError."""
         return _named(self.edge_attributes, name, "edge")
 
-    def add_node_attribute(self, name: str, tensor: Tensor) -> None:
-        """Add a node attribute, ``[num_nodes, ...]``.
+    def topology(
+        self,
+        *,
+        fused: bool = False,
+        probs_name: str | None = None,
+        node_time: str | None = None,
+        edge_time: str | None = None,
+    ) -> Topology:
+        """Return the graph for the engine's samplers. It is cached until one of its tensors changes.
+
+        Args:
+            fused: one table for all edge types, for fanouts that count for all of them together.
+            probs_name: edge attribute ``[num_edges]``: floating-point probabilities, or a mask.
+            node_time: node attribute ``[num_nodes]`` with times.
+            edge_time: edge attribute ``[num_edges]`` with times.
 
         Raises:
-            GraphError: a different number of nodes.
+            GraphError: tensors that contradict each other; an attribute that is missing or of a wrong dtype or length.
         """
-        self.node_attributes = {**(self.node_attributes or {}), name: _rows(tensor, self.total_num_nodes, name, "node")}
+        fused = fused and self.is_heterogeneous
+        attributes = (self.node_attribute(node_time), self.edge_attribute(edge_time))
+        parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
+        names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
+        key = (fused, node_time, edge_time, names)
+        tables = self._cache.get(("tables", key), parts, lambda: tables_of(self, fused, node_time, edge_time))
+        more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
+        make = partial(Topology, self, tables, fused=fused, probs_name=probs_name)
+        topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
+        return topology
 
-    def add_edge_attribute(self, name: str, tensor: Tensor) -> None:
-        """Add an edge attribute, ``[num_edges, ...]``, in the order of ``indices``.
+    def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
+        """Return the topology for fanouts: a fused one if a fanout counts for all edge types together.
 
-        Raises:
-            GraphError: a different number of edges.
+        Args:
+            fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
+            probs_name: see :meth:`topology`, also for ``node_time`` and ``edge_time`` of ``times``, and errors.
         """
-        self.edge_attributes = {**(self.edge_attributes or {}), name: _rows(tensor, self.total_num_edges, name, "edge")}
-
-    def _map(self, move: Callable[[Tensor], Any]) -> Self:
-        """Copy the graph with other tensors."""
-        other = copy.copy(self)
-        for name in (*TENSORS, *ATTRIBUTES):
-            found = {key: move(tensor) for key, tensor in by_type(getattr(self, name)).items()}
-            setattr(other, name, None if getattr(self, name) is None else as_given(found))
-        return other
+        hops = [fanout_list(fanout) for fanout in fanouts]
+        several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
+        fused = several and any(len(hop) == 1 and hop[0] > 0 for hop in hops)
+        return self.topology(fused=fused, probs_name=probs_name, **times)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_cache"}
@@ -188,13 +204,6 @@ def _named(attributes: Mapping[str, Tensor] | None, name: str | None, domain: st
     if name is not None and name not in (attributes or {}):
         raise GraphError(f"Unknown {domain} attribute '{name}': expected one of {list(attributes or {})}.")
     return None if name is None or attributes is None else attributes[name]
-
-
-def _rows(value: object, count: int, name: str, domain: str) -> Tensor:
-    tensor = as_tensor(f"{domain} attribute '{name}'", value, GraphError)
-    if tensor.dim() == 0 or tensor.size(0) != count:
-        raise GraphError(f"Expected {domain} attribute '{name}' of shape [{count}, ...], got {list(tensor.shape)}.")
-    return tensor
 
 
 Tables = tuple[Graph, dict[EdgeType, Tensor | None], bool | None]
@@ -284,7 +293,7 @@ class Topology:
     def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
         """Return the spec of neighbour sampling; each layer samples for all nodes so far (trees: for the latest)."""
         return NeighborSpec(
-            fanouts=self._fanouts(fanouts),
+            fanouts=fanouts_by_type(fanouts, self.graph.edge_types, len(self.edge_types), fused=self.fused),
             replace=replace,
             weighted=self.weighted,
             expand="new" if temporal else "all",
@@ -294,32 +303,8 @@ class Topology:
 
     def layer_spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, **options: Any) -> LaborSpec:
         """Return the spec of layer-neighbour sampling, whose nodes share neighbours as in GraphBolt."""
-        fans = self._fanouts(fanouts)
+        fans = fanouts_by_type(fanouts, self.graph.edge_types, len(self.edge_types), fused=self.fused)
         return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
-
-    def _fanouts(self, fanouts: Sequence[Fanout]) -> dict[EdgeType, tuple[int, ...]]:
-        """Return the fanouts by edge type, hop by hop."""
-        types, count = self.graph.edge_types, len(self.edge_types)
-        by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
-        for hop in [fanout_list(fanout) for fanout in reversed(fanouts)]:
-            if len(hop) not in (1, count):
-                raise InputError(
-                    "Fanouts should have the same number of elements as etypes or should have a length of 1: expected "
-                    f"{count}, got {len(hop)}."
-                )
-            if any(k < -1 for k in hop):
-                raise InputError(
-                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}."
-                )
-            same = len(set(hop)) == 1 and hop[0] in (0, -1)  # for one type or for all: no difference
-            if not same and (len(hop) > 1 if self.fused else len(hop) < count):
-                raise InputError(
-                    f"Expected fanouts of one number in all layers, or of {count} (one per edge type) in all layers, "
-                    f"got {[fanout_list(fanout) for fanout in fanouts]}. Use the same form for all."
-                )
-            for i, t in enumerate(types):
-                by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
-        return {t: tuple(hops) for t, hops in by_type.items()}
 
     def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | None = None) -> Engine:
         """Return an engine for this topology, made once. A GPU reads the graph's place, or pinned memory."""
@@ -373,20 +358,6 @@ def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
             f"Expected replace=False for layer-neighbour sampling on {device}, got True. Leave replace out, or sample "
             "on the CPU and move minibatches by copy_to() after sampling."
         )
-
-
-def fanout_list(fanout: Any) -> list[int]:
-    """Return the fanouts of one layer, passed as an integer, a sequence or a tensor."""
-    if isinstance(fanout, Tensor):
-        if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
-            raise InputError(
-                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}."
-            )
-        return [int(k) for k in fanout.view(-1).tolist()]
-    several = fanout if isinstance(fanout, Sequence) else [fanout]
-    if several and all(isinstance(k, Integral) and not isinstance(k, bool) for k in several):
-        return [int(k) for k in several]
-    raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
 
 
 def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:

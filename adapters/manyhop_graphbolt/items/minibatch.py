@@ -12,15 +12,17 @@ from torch import Tensor
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey
-from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph, columns_of_edges
 from manyhop_graphbolt.types import (
     GONE,
+    CSCFormatBase,
     Features,
     GBWarning,
     Movable,
     Nodes,
+    SampledSubgraph,
     as_given,
     by_type,
+    columns_of_edges,
     etype_str_to_tuple,
     missing,
     show,
@@ -247,6 +249,25 @@ def num_seeds(item: object) -> int:
     """Return how many seed nodes, or seed edges, a minibatch has; 0 for other items."""
     parts = by_type(item.seeds).values() if isinstance(item, MiniBatch) else ()
     return sum([part.size(0) for part in parts if isinstance(part, Tensor) and part.dim() > 0])
+
+
+def contents_of(item: object) -> dict[str, int]:
+    """Return nodes, edges and bytes of features of a minibatch; nothing for other items."""
+    if not isinstance(item, MiniBatch):
+        return {}
+    found = {"gathered_bytes": feature_bytes(item)}
+    if (padded := item.padding) is not None:
+        nodes, edges = (sum(map(sum, some.values())) for some in (padded.counts.nodes, padded.counts.edges))
+        return found | {"nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
+    layers = [getattr(layer, "sampled_csc", None) for layer in item.sampled_subgraphs or ()]  # or a user's own kind
+    edges = sum([csc.indices.numel() for layer in layers for csc in by_type(layer).values()])
+    return found | {"nodes": sum([ids.numel() for ids in by_type(item.input_nodes).values()]), "edges": edges}
+
+
+def feature_bytes(item: object) -> int:
+    """Return the bytes of the features of a minibatch; 0 for other items."""
+    features = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
+    return sum([getattr(rows, "nbytes", 0) for some in features for rows in by_type(some).values()])
 
 
 Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]

@@ -15,34 +15,41 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import BatchContext, current_batch, current_exchange
+from manyhop.loading import BatchContext, current_batch, current_exchange, next_key
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.padding import Pad, check_pad_option, lengthened, mask_of
 from manyhop.loading.pipeline import Counts, Padded, Padder, RankBatch, Stats, Streams, pad_sizes, tensors_in
 from manyhop.loading.pipeline import Stage as StageName
-from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.system.ranges import ranged
+from manyhop_dgl.samplers.arguments import draw
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.subgraph import SampledSubgraphImpl
 from manyhop_graphbolt.graph.topology import Topology
-from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
-from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Sampling, Source, key_of_batch, to_gpu
-from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.items.minibatch import MiniBatch, contents_of, feature_bytes, num_seeds
+from manyhop_graphbolt.loader.chain import Chain, FeatureColumns, Sampled, Sampling, Source, to_gpu
+from manyhop_graphbolt.stages.links import NegativeSampler, SeedEdgesExcluder, edges_to_exclude
 from manyhop_graphbolt.stages.sampling import SubgraphSampler, begin_nodes, layers_of, put_layers
 from manyhop_graphbolt.stages.stage import (
     FUNCTIONS,
     CopyTo,
-    NegativeSampler,
-    SeedEdgesExcluder,
+    FeatureFetcher,
     Stage,
     Step,
-    edges_to_exclude,
     is_of_this_package,
     is_ours,
+    key_of_batch,
     step,
 )
-from manyhop_graphbolt.types import Nodes, Pipe, as_given, by_type, ends_of, etype_str_to_tuple, etype_tuple_to_str
+from manyhop_graphbolt.types import (
+    Pipe,
+    SampledSubgraphImpl,
+    as_given,
+    by_type,
+    ends_of,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+)
 
 _IDS = ("seeds", "labels", "indexes", "timestamp")
 _MARGIN = 0.1
@@ -115,7 +122,10 @@ class Padding:
         return self._sampling.stage, self._sample
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        topology, sample = self._sampling.stage.draw(begin_nodes(minibatch)[0])
+        nodes, _ = begin_nodes(minibatch)
+        topology, spec = self._sampling.stage.current()
+        request = NodeRequest(key=next_key(draw), seeds=topology.seeds(nodes))
+        sample = topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
         self.answer([minibatch], topology, [sample])
         return minibatch
 
@@ -170,7 +180,7 @@ def _without_seed_edges(excluder: SeedEdgesExcluder, minibatch: MiniBatch, sampl
     """Return a sample, by type, without the seed edges in any layer, with all nodes."""
     assert sample.num_sampled_edges is not None
     sampled = [] if tuple(sample.node) == (HOMOGENEOUS_NODE,) else [etype_tuple_to_str(t) for t in sample.row]
-    edges: Nodes = edges_to_exclude(minibatch, excluder.include_reverse_edges, excluder.reverse_etypes_mapping, sampled)
+    edges = edges_to_exclude(minibatch, excluder.include_reverse_edges, excluder.reverse_etypes_mapping, sampled)
     keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
     counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
     begins = dict.fromkeys(counts, 0)
@@ -227,7 +237,7 @@ class TimedStages:
             if replaced is not None and stage is replaced[0]:
                 run = replaced[1]
             elif isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
-                run = partial(_fetch, stage, gather)
+                run = partial(stage.fetch_one, gather_rows=gather)
             run = ranged(name)(run) if name == "sample" else run
             self._steps.append((name, run, streams if on_gpu and name != "assemble" else None))
             on_gpu = on_gpu or to_gpu(stage)
@@ -248,36 +258,12 @@ class TimedStages:
         return item
 
 
-def _fetch(stage: FeatureFetcher, gather: Gather, item: MiniBatch) -> MiniBatch:
-    stage.fetch([item], gather)
-    return item
-
-
 def _stage_name(stage: Pipe) -> StageName:
     if isinstance(stage, FeatureFetcher):
         return "gather"
     if isinstance(stage, SubgraphSampler | NegativeSampler) or (is_ours(stage) and not isinstance(stage, CopyTo)):
         return "sample"
     return "assemble"
-
-
-def contents_of(item: object) -> dict[str, int]:
-    """Return nodes, edges and bytes of features of a minibatch; nothing for other items."""
-    if not isinstance(item, MiniBatch):
-        return {}
-    found = {"gathered_bytes": feature_bytes(item)}
-    if (padded := item.padding) is not None:
-        nodes, edges = (sum(map(sum, some.values())) for some in (padded.counts.nodes, padded.counts.edges))
-        return found | {"nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
-    layers = [getattr(layer, "sampled_csc", None) for layer in item.sampled_subgraphs or ()]  # or a user's own kind
-    edges = sum([csc.indices.numel() for layer in layers for csc in by_type(layer).values()])
-    return found | {"nodes": sum([ids.numel() for ids in by_type(item.input_nodes).values()]), "edges": edges}
-
-
-def feature_bytes(item: object) -> int:
-    """Return the bytes of the features of a minibatch; 0 for other items."""
-    features = (item.node_features, *(item.edge_features or ())) if isinstance(item, MiniBatch) else ()
-    return sum([getattr(rows, "nbytes", 0) for some in features for rows in by_type(some).values()])
 
 
 class Keyed(NamedTuple):
@@ -336,7 +322,7 @@ class Batches:
         if not self.samples_alone:  # again, for an error
             return self.assemble(self._source.sample(positions))
         rank_batch, key, start = current_batch(), key_of_batch(), perf_counter()
-        item = self._source.item(positions)
+        item = self._chain.sampler.dressed(self._chain.sampler.item_set[positions], key)
         self._stats.record(key.batch, "assemble", start, perf_counter())
         seeds = num_seeds(item)
         item = self._run_stages(item)

@@ -17,30 +17,30 @@ from torch.utils.data import IterDataPipe
 from manyhop.errors import FeatureError, GraphError, InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading import BatchContext, check_placement, current_key, own_gpu, plain, rows_fact
+from manyhop.loading import BatchContext, check_placement, next_key, own_gpu, plain, rows_fact
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import placed_engine
-from manyhop_dgl.samplers.arguments import next_key
+from manyhop_dgl.samplers.arguments import draw
 from manyhop_dgl.samplers.plan import as_device
-from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
-from manyhop_graphbolt.features.tensors import TorchBasedFeature
+from manyhop_graphbolt.features.feature import Feature, TorchBasedFeature, own_feature, title_of
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.topology import ATTRIBUTES, TENSORS, Topology, check_on_gpu
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default, num_seeds
 from manyhop_graphbolt.items.sampler import HeteroItemSet, ItemSampler, ItemSet
-from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.links import SeedEdgesExcluder
 from manyhop_graphbolt.stages.sampling import NeighborSampler, SubgraphSampler, begin_nodes
 from manyhop_graphbolt.stages.stage import (
     CopyTo,
+    FeatureFetcher,
     MiniBatchTransformer,
-    SeedEdgesExcluder,
     chain_of,
     is_of_this_package,
     is_ours,
+    key_of_batch,
     step,
 )
 from manyhop_graphbolt.types import Pipe
@@ -160,13 +160,6 @@ class GPUSampling:
         return placed[:2]
 
 
-def key_of_batch() -> BatchKey:
-    """Return the key of the batch that this thread is making."""
-    key = current_key()
-    assert key is not None
-    return key
-
-
 class Source:
     """The ``SeedSource`` of a loader."""
 
@@ -181,10 +174,6 @@ class Source:
         """The edges that a GPU samples; ``None`` if minibatches are not sampled in groups."""
         grouped = self.chain.grouped
         return None if grouped is None else grouped.stage.current()[0].graph
-
-    def item(self, positions: Tensor) -> object:
-        """Return the minibatch of the items at some positions, before any stage."""
-        return self.chain.sampler.dressed(self.chain.sampler.items_of_several([positions], _CPU)[0], key_of_batch())
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
         """Return the items of multiple batches, before they are minibatches; moved if that is the first stage."""
@@ -225,7 +214,7 @@ class Source:
         with BatchContext(key, None) as draws:
             for stage in sampling.before:
                 item = step(stage, item)
-            request = NodeRequest(key=next_key(), seeds=topology.seeds(begin_nodes(item)[0]))
+            request = NodeRequest(key=next_key(draw), seeds=topology.seeds(begin_nodes(item)[0]))
         return request, partial(Sampled, key, item, topology, draws.calls, count)
 
     def sample(self, positions: object) -> Any:

@@ -38,7 +38,8 @@ from manyhop_graphbolt.loader.chain import (
     gpu_of,
     to_gpu,
 )
-from manyhop_graphbolt.types import Nodes, Pipe, check_hints
+from manyhop_graphbolt.stages.stage import check_hints
+from manyhop_graphbolt.types import Nodes, Pipe
 
 _HINTS = ("overlap_graph_fetch", "max_uva_threads", "num_gpu_cached_edges", "gpu_cache_threshold")
 _finding_gpu = threading.Lock()

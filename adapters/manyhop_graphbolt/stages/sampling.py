@@ -13,39 +13,29 @@ from torch import Tensor
 from manyhop.arguments import as_tensor, check_no_mask, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
+from manyhop.loading import next_key
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling import SampledSubgraph as Sample
-from manyhop_dgl.samplers.arguments import next_key
+from manyhop_dgl.samplers.arguments import draw
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.subgraph import (
-    CSCFormatBase,
-    SampledSubgraph,
-    SampledSubgraphImpl,
-    compact_csc_format,
-    unique_and_compact,
-)
-from manyhop_graphbolt.graph.topology import Topology, fanout_list
+from manyhop_graphbolt.graph.layers import compact_csc_format, fanout_tensors, unique_and_compact
+from manyhop_graphbolt.graph.topology import Topology
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sampler import UNSIGNED
-from manyhop_graphbolt.stages.stage import MiniBatchTransformer
+from manyhop_graphbolt.stages.stage import MiniBatchTransformer, check_hints
 from manyhop_graphbolt.types import (
+    CSCFormatBase,
     Nodes,
     Pipe,
+    SampledSubgraph,
+    SampledSubgraphImpl,
     as_given,
     by_type,
-    check_hints,
     ends_of,
     etype_tuple_to_str,
     functional_datapipe,
 )
-
-
-def fanout_tensors(fanouts: object) -> list[Tensor]:
-    """Return ``[1]`` or ``[num_edge_types]`` integers per layer."""
-    if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
-        raise InputError(f"Expected at least one fanout, one per layer, got {fanouts!r}. Pass a list of integers.")
-    return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 
 def checked_graph(graph: object, prob_name: object) -> FusedCSCSamplingGraph:
@@ -271,15 +261,11 @@ class NeighborSampler(SubgraphSampler):
         self._known = topology, spec
         return self._known
 
-    def draw(self, seeds: Nodes) -> tuple[Topology, Sample]:
-        """Return a sample of all layers around seed nodes, by one call of the engine, and the sampled topology."""
-        topology, spec = self.current()
-        request = NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
-        return topology, topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
-
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """Sample all layers around ``seeds``; their times are ignored."""
-        topology, sample = self.draw(seeds)
+        topology, spec = self.current()
+        request = NodeRequest(key=next_key(draw), seeds=topology.seeds(seeds))
+        sample = topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
         (layers,) = layers_of([topology.by_type(sample)], with_ids=topology.has_original_edge_ids)
         rows = layers[0].original_row_node_ids
         assert rows is not None

@@ -1,29 +1,68 @@
-"""Stages: pipes that process items one by one, in any thread."""
+"""Stages: pipes that process items one by one, in any thread. Those that apply functions, copy and fetch features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
-from torch import Tensor
 from torch.utils.data.datapipes.iter import Mapper
 
-from manyhop.arguments import as_tensor, callables, flag, integer
+from manyhop.arguments import callables, flag, integer
 from manyhop.errors import InputError
-from manyhop.loading import BatchContext, current_batch
-from manyhop_graphbolt.graph.subgraph import add_reverse_edges
+from manyhop.features import gather
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.loading import BatchContext, current_batch, current_key
+from manyhop.loading.pipeline import PaddedRows, clear_rows
+from manyhop.sampling import BatchKey
+from manyhop_graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.types import DataPipe, Nodes, Pipe, as_given, by_type, check_hints, functional_datapipe, move
+from manyhop_graphbolt.types import (
+    DataPipe,
+    Features,
+    Nodes,
+    Pipe,
+    by_type,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    functional_datapipe,
+    move,
+)
 
+Keys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 Step = Callable[[Any], Any]
 
 FUNCTIONS = 1 << 15
 """The first draw of functions after the last stage of this package: more than the stages draw."""
 
 _OURS = __name__.rpartition(".")[0]
+
+
+def key_of_batch() -> BatchKey:
+    """Return the key of the batch that this thread is making."""
+    key = current_key()
+    assert key is not None
+    return key
+
+
+_COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads": 1}
+"""Those that are numbers, and the least that they can be."""
+
+
+def check_hints(known: Collection[str] = (), **hints: object) -> None:
+    """Check the values of hints by their names."""
+    for name, value in hints.items():
+        if known and name not in known:
+            raise InputError(f"Expected further arguments among {list(known)}, got {name!r}. Leave it out.")
+        if name in _COUNTS:
+            integer(name, value, _COUNTS[name])
+        elif flag(name, value) and name == "cooperative":
+            raise InputError(
+                "Expected cooperative=False, got True. Leave it out: each rank samples its own minibatches. "
+                "To exchange fewer rows, pass seed_parts to the DistributedItemSampler."
+            )
 
 
 class Stage(DataPipe):
@@ -168,151 +207,136 @@ class CopyTo(Stage):
         return item
 
 
-@functional_datapipe("exclude_seed_edges")
-class SeedEdgesExcluder(MiniBatchTransformer):
-    """Removes the seed edges from all sampled layers. Functional name: ``exclude_seed_edges``.
+@functional_datapipe("fetch_feature")
+class FeatureFetcher(MiniBatchTransformer):
+    """Reads the features of the input nodes, and of the edges of all layers. Functional name: ``fetch_feature``.
+
+    The features are on the device of the nodes, or edges.
 
     Args:
-        datapipe: minibatches of links whose layers are sampled.
-        include_reverse_edges: also exclude the reverses of the seed edges.
-        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
-        asynchronous: a hint; exclusion overlaps without it.
+        datapipe: minibatches whose layers are sampled.
+        feature_store: a :class:`FeatureStore`, or an object with its ``read``.
+        node_feature_keys: names of node features; of heterogeneous graphs, by node type.
+        edge_feature_keys: names of edge features; of heterogeneous graphs, by edge type.
+        overlap_fetch: a hint; reads overlap in either case.
+        cooperative: only ``False``.
 
     Raises:
-        InputError: (at a batch) see :func:`exclude_seed_edges`.
+        InputError: no feature store; names by type of one kind, and without types of the other; (at a batch) names by
+            type for a minibatch without types, or vice versa, types that it does not have, no input nodes, or
+            edge features if edges have no ids.
+        FeatureError: (at a batch) an unknown feature, or one with too few rows.
     """
 
     def __init__(
         self,
         datapipe: Pipe,
-        include_reverse_edges: bool = False,
-        reverse_etypes_mapping: dict[str, str] | None = None,
-        asynchronous: bool = False,
+        feature_store: object,
+        node_feature_keys: Keys | None = None,
+        edge_feature_keys: Keys | None = None,
+        overlap_fetch: bool = True,
+        cooperative: bool = False,
     ) -> None:
-        super().__init__(datapipe, self._exclude)
-        check_hints(asynchronous=asynchronous)
-        self.include_reverse_edges = flag("include_reverse_edges", include_reverse_edges)
-        self.reverse_etypes_mapping = reverse_etypes_mapping
-
-    def _exclude(self, minibatch: MiniBatch) -> MiniBatch:
-        if minibatch.padding is not None:  # without them since before it was padded
-            return minibatch
-        return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)
-
-
-def exclude_seed_edges(
-    minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
-) -> MiniBatch:
-    """Remove the seed edges from all sampled layers of a minibatch.
-
-    Args:
-        minibatch: a minibatch of links whose layers are sampled, which is returned.
-        include_reverse_edges: see :class:`SeedEdgesExcluder`, also for ``reverse_etypes_mapping``.
-
-    Raises:
-        InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
-    """
-    layers = minibatch.sampled_subgraphs
-    sampled = {name for layer in layers or () for name in by_type(layer.sampled_csc)}
-    edges = edges_to_exclude(minibatch, include_reverse_edges, reverse_etypes_mapping, sampled - {None})
-    if layers is None:
-        raise InputError("Expected a minibatch whose layers are sampled, got one without. Sample before excluding.")
-    minibatch.sampled_subgraphs = [layer.exclude_edges(edges) for layer in layers]
-    return minibatch
-
-
-def edges_to_exclude(
-    minibatch: MiniBatch, include_reverse_edges: bool, mapping: dict[str, str] | None, sampled: Collection[str]
-) -> Nodes:
-    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types."""
-    edges = minibatch.seeds
-    if edges is None:
-        raise InputError("Expected a minibatch with seed edges to exclude, got none.")
-    if not include_reverse_edges:
-        if mapping is not None:
-            raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
-        return edges
-    # With a misspelt name, reverse edges would remain, and leak the labels.
-    for name, reverse in (mapping or {}).items() if sampled and isinstance(edges, dict) else ():
-        unknown = name if name not in sampled and name not in edges else reverse if reverse not in sampled else None
-        if unknown is not None:
+        super().__init__(datapipe, self.fetch_one)
+        check_hints(overlap_fetch=overlap_fetch, cooperative=cooperative)
+        if not callable(getattr(feature_store, "read", None)):
             raise InputError(
-                f"Expected reverse_etypes_mapping between edge types of the graph, {sorted(sampled)}, got {unknown!r}."
+                f"Expected a FeatureStore, or an object with its read, got a {type(feature_store).__name__}. Make one: "
+                "BasicFeatureStore({('node', None, 'feat'): TorchBasedFeature(tensor)})."
             )
-    return add_reverse_edges(edges, mapping)
+        self.feature_store = feature_store
+        self._keys: dict[str, dict[str | None, Sequence[str]]] = {}
+        for domain, keys in (("node", node_feature_keys), ("edge", edge_feature_keys)):
+            by_kind = by_type(keys or None)
+            if any(isinstance(names, str) for names in by_kind.values()):
+                raise InputError(f"Expected {domain}_feature_keys as lists of names, got {keys!r}. Pass a list.")
+            self._keys[domain] = {_text(kind): names for kind, names in by_kind.items()}
+        if len({None in by_kind for by_kind in self._keys.values() if by_kind}) > 1:
+            raise InputError(
+                "Expected node_feature_keys and edge_feature_keys both by type (heterogeneous) or both without types, "
+                f"got {node_feature_keys!r} and {edge_feature_keys!r}."
+            )
 
+    def feature_keys(self) -> list[FeatureKey]:
+        """Return the keys of all features that are fetched."""
+        return [(d, kind, name) for d, keys in self._keys.items() for kind, names in keys.items() for name in names]
 
-@functional_datapipe("sample_negative")
-class NegativeSampler(MiniBatchTransformer):
-    """The base of samplers of negative edges. A subclass defines :meth:`_sample_with_etype`.
-
-    Negative pairs follow the positive ones in ``seeds``; ``labels`` are 1 for positive and 0 for negative pairs, and
-    ``indexes`` which positive pair each belongs to.
-
-    Functional name: ``sample_negative``.
-
-    Args:
-        datapipe: minibatches of links.
-        negative_ratio: negative edges per positive edge, at least 1.
-
-    Raises:
-        InputError: ``negative_ratio`` is below 1; (at a batch) no links.
-    """
-
-    def __init__(self, datapipe: Pipe, negative_ratio: int) -> None:
-        super().__init__(datapipe, self._sample)
-        self.negative_ratio = integer("negative_ratio", negative_ratio, 1)
-
-    def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        if minibatch.seeds is None:
-            raise InputError("Expected a minibatch with seeds, pairs of nodes, to draw negatives for, got none.")
-        parts: list[dict[str | None, Tensor]] = [{}, {}, {}]
-        for etype, seeds in by_type(minibatch.seeds).items():
-            drawn = self._sample_with_etype(seeds, etype)
-            if not isinstance(drawn, tuple | list) or len(drawn) != 3:
-                raise InputError(
-                    f"Expected {type(self).__name__}._sample_with_etype to return seeds, labels and indexes, as after "
-                    f"DGL 2.1, got {len(drawn) if isinstance(drawn, tuple | list) else 1} value(s). Return these."
-                )
-            for part, value in zip(parts, drawn, strict=True):
-                part[etype] = value
-        minibatch.seeds, minibatch.labels, minibatch.indexes = map(as_given, parts)
+    def fetch_one(self, minibatch: MiniBatch, gather_rows: Gather | None = None) -> MiniBatch:
+        """Add features to a minibatch; ``gather_rows``: see :meth:`fetch`."""
+        self.fetch([minibatch], gather_rows or partial(gather, threads=torch.get_num_threads()))
         return minibatch
 
-    def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw negative edges of one type."""
-        raise NotImplementedError
+    def fetch(self, minibatches: Sequence[MiniBatch], gather_rows: Gather) -> int:
+        """Add features to multiple minibatches, by one gather; return the bytes of their rows.
+
+        Args:
+            minibatches: whose layers are sampled.
+            gather_rows: what :func:`manyhop.features.gather` does.
+        """
+        wanted: list[ReadRequest] = []
+        slots: list[tuple[Features, object]] = []
+        for minibatch in minibatches:
+            self._ask(minibatch, wanted, slots)
+        rows = read_by(self.feature_store, wanted, gather_rows)
+        for (into, key), value in zip(slots, rows, strict=True):
+            into[key] = value
+        if padded := [minibatch for minibatch in minibatches if minibatch.padding is not None]:
+            clear_rows([padding for minibatch in padded for padding in _padded_rows(minibatch)])
+        return sum([getattr(value, "nbytes", 0) for value in rows])
+
+    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, object]]) -> None:
+        """Add the requests of a minibatch, and the slots for their rows."""
+        node_features: Features = {}
+        edge_features: list[Features] = [{} for _ in range(minibatch.num_layers())]
+
+        def request(domain: str, ids: Nodes, known: Collection[str | None], into: Features) -> None:
+            keys, by_kind = self._keys[domain], {_text(kind): part for kind, part in by_type(ids).items()}
+            typed = isinstance(ids, Mapping)
+            if typed == (None in keys):
+                raise InputError(
+                    f"Expected {domain}_feature_keys {'by type' if typed else 'without types'}, as the minibatch is "
+                    f"{'heterogeneous' if typed else 'homogeneous'}; got {keys!r}."
+                )
+            if unknown := [kind for kind in keys if kind not in known]:
+                raise InputError(f"Expected {domain}_feature_keys of the types {list(known)}, got {unknown}.")
+            for kind, names in keys.items():
+                for name in names if by_kind.get(kind) is not None else ():
+                    wanted.append((domain, kind, name, by_kind[kind]))
+                    slots.append((into, name if kind is None else (kind, name)))
+
+        if self._keys["node"]:
+            nodes = minibatch.input_nodes
+            if nodes is None:
+                raise InputError(
+                    f"Expected a minibatch with input_nodes to fetch {self._keys['node']!r} of, got one without. "
+                    "Sample before fetching."
+                )
+            request("node", nodes, by_type(nodes), node_features)
+        of_layers = [minibatch.edge_ids(layer) for layer in range(len(edge_features) if self._keys["edge"] else 0)]
+        etypes = {_text(kind): None for edges in of_layers for kind in by_type(edges)}  # of any layer
+        for edges, into in zip(of_layers, edge_features, strict=False):
+            if edges is None:
+                raise InputError(
+                    f"Expected edges with ids to fetch {self._keys['edge']!r} by, got some without. Keep the "
+                    "ORIGINAL_EDGE_ID attribute of the graph's edges. Where the graph has one edge type, and its "
+                    "features are in the order of graph.indices, set it: graph.edge_attributes = {gb.ORIGINAL_EDGE_ID: "
+                    "torch.arange(graph.total_num_edges)}."
+                )
+            request("edge", edges, etypes, into)
+        minibatch.node_features, minibatch.edge_features = node_features, edge_features
 
 
-@functional_datapipe("sample_uniform_negative")
-class UniformNegativeSampler(NegativeSampler):
-    """Draws negative edges. Functional name: ``sample_uniform_negative``.
+def _padded_rows(minibatch: MiniBatch) -> Iterator[PaddedRows]:
+    """Yield the features of a padded minibatch."""
+    padded, num_layers = minibatch.padding, minibatch.num_layers()
+    assert padded is not None
+    for key, rows in (minibatch.node_features or {}).items():
+        yield PaddedRows(rows, padded, key[0] if isinstance(key, tuple) else HOMOGENEOUS_NODE)
+    for layer, features in enumerate(minibatch.edge_features or ()):
+        for key, rows in features.items():
+            kind = etype_str_to_tuple(key[0]) if isinstance(key, tuple) else HOMOGENEOUS_EDGE
+            yield PaddedRows(rows, padded, kind, block=num_layers - 1 - layer)
 
-    The destination is drawn uniformly among all nodes; the source is the positive edge's. Some of the pairs may
-    be edges of the graph.
 
-    Args:
-        datapipe: see :class:`NegativeSampler`, also for ``negative_ratio`` and errors.
-        graph: a :class:`FusedCSCSamplingGraph`, or an object with its ``sample_negative_edges_uniform``.
-    """
-
-    def __init__(self, datapipe: Pipe, graph: Any, negative_ratio: int) -> None:
-        if not callable(getattr(graph, "sample_negative_edges_uniform", None)):
-            raise InputError(
-                "Expected a FusedCSCSamplingGraph, or an object with its sample_negative_edges_uniform, got a "
-                f"{type(graph).__name__}."
-            )
-        super().__init__(datapipe, negative_ratio)
-        self.graph = graph
-
-    def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        what = "seeds" if etype is None else f"seeds of type '{etype}'"
-        given = as_tensor(what, seeds)
-        if given.dim() != 2 or given.shape[1] != 2:
-            raise InputError(f"Expected {what} of shape [num_pairs, 2] to draw negatives for, got {list(given.shape)}.")
-        all_seeds: Tensor = self.graph.sample_negative_edges_uniform(etype, given, self.negative_ratio)
-        positive = torch.arange(given.shape[0], device=all_seeds.device)
-        indexes = torch.cat((positive, positive.repeat_interleave(self.negative_ratio)))
-        labels = torch.zeros(all_seeds.shape[0], device=all_seeds.device)  # floats, for losses
-        labels[: given.shape[0]] = 1
-        return all_seeds, labels, indexes
+def _text(kind: str | EdgeType | None) -> str | None:
+    return etype_tuple_to_str(kind) if isinstance(kind, tuple) else kind
