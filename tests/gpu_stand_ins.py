@@ -204,10 +204,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
     monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
-    monkeypatch.setattr(pinned, "_registry", pinned._Registry())
+    monkeypatch.setattr(pinned, "registry", pinned.Registry())
     yield driver
     assert sum(driver.pinned.values()) == pinned.pinned_bytes()
-    pinned._registry.forget()  # what is freed later has nothing to unpin
+    pinned.registry.forget()  # what is freed later has nothing to unpin
 
 
 @pytest.fixture

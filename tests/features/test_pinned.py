@@ -45,14 +45,14 @@ def test_a_tensor_stays_pinned_as_long_as_its_memory(driver: Driver) -> None:
 
 def test_pinned_until_unpinned(driver: Driver) -> None:
     source = np.zeros(3 * PAGE, np.uint8)
-    generation = pinned.generation()
+    generation = pinned.registry.generation
     pin(source)
-    assert pinned.generation() != generation
-    generation = pinned.generation()
+    assert pinned.registry.generation != generation
+    generation = pinned.registry.generation
     unpin(source)
     unpin(source)
     assert (driver.pinned, is_pinned(source)) == ({}, False)
-    assert pinned.generation() != generation
+    assert pinned.registry.generation != generation
     pin(source)
     assert is_pinned(source)
 

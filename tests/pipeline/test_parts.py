@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from manyhop.errors import InputError
 from manyhop.features.sources import Shards
 from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of
-from manyhop.loading.pipeline.schedule import assign_ranks
+from manyhop.loading.pipeline.parts import assign_ranks
 from manyhop.sampling.random import Use, fold, make_key
 
 counts = st.lists(st.integers(0, 30), min_size=1, max_size=6)

@@ -17,7 +17,8 @@ import manyhop_pyg
 from manyhop.errors import CapacityError
 from manyhop.features import RowRequest, is_pinned
 from manyhop.loading.gpu.decide import decide_memory
-from manyhop.loading.gpu.memory import GPUMemory, Sources
+from manyhop.loading.gpu.memory import GPUMemory
+from manyhop.loading.gpu.runtime import Sources
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.placement import Hardware
 from manyhop.memory.places import Place

@@ -12,7 +12,8 @@ from test_labor import assert_same
 import manyhop.sampling
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, PlacedGraph, build_graph
-from manyhop.memory.pinned import generation, is_pinned
+from manyhop.memory import pinned
+from manyhop.memory.pinned import is_pinned
 from manyhop.sampling import (
     BatchKey,
     HGTSpec,
@@ -169,9 +170,9 @@ def test_an_engine_of_a_gpu_follows_pinned_tables_that_move(driver, pinned_from)
     first, _ = engine.begin(REQUESTS)
     assert engine.sample(REQUESTS[0])[0] is first
     move(graph)
-    before = generation()
+    before = pinned.registry.generation
     second, _ = engine.begin(REQUESTS)
     assert second is not first
     assert is_pinned(own.row)
     assert is_pinned(own.perm)
-    assert generation() > before
+    assert pinned.registry.generation > before

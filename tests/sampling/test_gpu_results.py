@@ -8,8 +8,8 @@ from test_gpu_sampler import DEVICE, few_programs  # noqa: F401  # a fixture
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling.gpu import sampler as launches
 from manyhop.sampling.gpu.launch import plan
-from manyhop.sampling.gpu.launch import pool as launches
 
 TYPES = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b")]
 

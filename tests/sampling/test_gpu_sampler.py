@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling.gpu import sampler as launches
 from manyhop.sampling.gpu.kernels import primitives
 from manyhop.sampling.gpu.launch import plan, sequence
-from manyhop.sampling.gpu.launch import pool as launches
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

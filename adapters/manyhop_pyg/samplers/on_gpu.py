@@ -155,7 +155,7 @@ class GPUSampling:
         if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
-            node_type = sampler.topology.node_type(inputs.input_type)
+            node_type = sampler.requests.node_type(inputs.input_type)
             pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))
             metadata = [(input_id, None) for input_id in inputs.input_ids()]
         else:

@@ -99,13 +99,17 @@ class SeedRequests:
         if not topology.hetero:
             self._node_types = {None: HOMOGENEOUS_NODE}
 
+    def node_type(self, name: NodeType | None) -> NodeType:
+        """Return the graph's node type of the user's (``None`` in homogeneous graphs), quickly."""
+        return self._node_types.get(name) or self._topology.node_type(name)
+
     def of_nodes(self, given: ByType, times: ByType, key: BatchKey) -> NodeRequest:
         """Return the request for seeds by type and their times, if given."""
         seeds: dict[NodeType, Tensor] = {}
         time_max: dict[NodeType, Tensor] = {}
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
-            node_type = self._node_types.get(name) or self._topology.node_type(name)
+            node_type = self.node_type(name)
             usual = type(ids) is Tensor and ids.dtype == torch.int64  # the engine checks the rest
             seeds[node_type] = ids if usual else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly

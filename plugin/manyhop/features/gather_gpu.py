@@ -150,7 +150,7 @@ class Plan:
         """Positions of requests whose rows the GPU cannot read."""
         self.others: list[int] = []
         """Positions of requests whose sources index themselves."""
-        self._generation = pinned.generation()
+        self._generation = pinned.registry.generation
         first = {id(request.source): i for i, request in reversed(list(enumerate(requests)))}
         self._distinct = [(i, _reference(requests[i].source), _where(requests[i].source)) for i in first.values()]
         near: list[_Rows] = []
@@ -178,7 +178,7 @@ class Plan:
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
         """Return whether these are the plan's sources, at their former addresses; their ids are compared before."""
-        if self._generation != pinned.generation():
+        if self._generation != pinned.registry.generation:
             return False
         for i, ref, seen in self._distinct:
             source = requests[i].source
@@ -380,7 +380,7 @@ def gather_on_gpu(
         suspect = launch(requests, results)
         if suspect is not None:  # noted at once: its flag must outlive the kernel, even if an error follows
             collected = Checks() if collected is None else collected
-            collected.add(suspect)
+            collected.append(suspect)
     if plan.staged:
         gather_staged(requests, plan.staged, results, device, on_cpu)
     for i in plan.others:

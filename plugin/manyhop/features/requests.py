@@ -90,23 +90,12 @@ class Suspect:
     """The request, and how many rows there are."""
 
 
-class Checks:
-    """Gathers on GPUs whose row numbers are not known to be right. One object may serve several threads.
+class Checks(deque[Suspect]):
+    """Gathers on GPUs whose row numbers are not known to be right, and not looked at so far. Serves several threads.
 
     A kernel reads no row that does not exist, but the host learns of it only when the kernel has ended. Whoever passes
     a ``Checks`` to :func:`manyhop.features.gather` does not wait for that there, and has to ask here.
     """
-
-    def __init__(self) -> None:
-        self._open: deque[Suspect] = deque()
-
-    def add(self, suspect: Suspect) -> None:
-        """Note a gather that was enqueued."""
-        self._open.append(suspect)
-
-    def __len__(self) -> int:
-        """Return how many have not been looked at, or had not ended."""
-        return len(self._open)
 
     def ask(self, *, wait: bool = False) -> None:
         """Look at the gathers that have ended.
@@ -117,13 +106,13 @@ class Checks:
         Raises:
             FeatureError: a row number was out of range.
         """
-        for _ in range(len(self._open)):
+        for _ in range(len(self)):
             try:
-                suspect = self._open.popleft()
+                suspect = self.popleft()
             except IndexError:  # another thread was faster
                 return
             if suspect.done is not None and not wait and not suspect.done.query():  # type: ignore[no-untyped-call]
-                self._open.append(suspect)
+                self.append(suspect)
                 continue
             if suspect.done is not None:
                 suspect.done.synchronize()
@@ -131,7 +120,7 @@ class Checks:
                 raise _out_of_range(suspect)
 
     def __del__(self) -> None:
-        for suspect in self._open:  # a kernel may still write its flag
+        for suspect in self:  # a kernel may still write its flag
             with contextlib.suppress(RuntimeError):
                 if suspect.done is not None:
                     suspect.done.synchronize()

@@ -39,26 +39,26 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
     if not torch.cuda.is_available():
         raise InputError("Expected a CUDA device to pin memory for, found none. Pin nothing on this machine.")
     begin, end, owner = _extent(source)
-    if begin == end or _registry.has(begin, end):
+    if begin == end or registry.has(begin, end):
         return
-    if isinstance(source, Tensor) and source.is_pinned() and not _registry.over(begin, end):
+    if isinstance(source, Tensor) and source.is_pinned() and not registry.over(begin, end):
         return
-    _registry.add(begin, end)
-    weakref.finalize(owner, _registry.remove, begin, end).atexit = False
+    registry.add(begin, end)
+    weakref.finalize(owner, registry.remove, begin, end).atexit = False
 
 
 def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
     """Undo :func:`pin`; wait for the GPU first. Other memory is left unchanged."""
     begin, end, _ = _extent(source)
-    if _registry.over(begin, end):
+    if registry.over(begin, end):
         torch.cuda.synchronize()
-        _registry.remove(begin, end)
+        registry.remove(begin, end)
 
 
 def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
     """Return whether a GPU may read this CPU tensor or array."""
     begin, end, _ = _extent(source)
-    if begin == end or _registry.covers(begin, end):
+    if begin == end or registry.covers(begin, end):
         return True
     return isinstance(source, Tensor) and torch.cuda.is_available() and source.is_pinned()
 
@@ -74,12 +74,7 @@ def is_pinnable(source: Tensor | np.ndarray[Any, Any]) -> bool:
 
 def pinned_bytes() -> int:
     """Return the bytes that this process has pinned with :func:`pin`."""
-    return _registry.bytes
-
-
-def generation() -> int:
-    """Changes whenever memory is pinned or unpinned."""
-    return _registry.generation
+    return registry.bytes
 
 
 @dataclass
@@ -91,12 +86,13 @@ class _Piece:
     users: int
 
 
-class _Registry:
+class Registry:
     """All pinned memory. Small tensors share pages, and a page can be pinned only once."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.generation = 0
+        """Changes whenever memory is pinned or unpinned."""
         self._pieces: list[_Piece] = []  # disjoint, ascending
         self._users: set[tuple[int, int]] = set()
         self._lock = threading.RLock()  # garbage collection may call remove() in the middle of add()
@@ -168,8 +164,8 @@ class _Registry:
         return pieces[first:last]
 
 
-_registry = _Registry()
-in_forked_children(lambda: _registry.forget())
+registry = Registry()
+in_forked_children(lambda: registry.forget())
 
 
 def _register(begin: int, nbytes: int) -> None:
@@ -181,7 +177,7 @@ def _register(begin: int, nbytes: int) -> None:
         with contextlib.suppress(RuntimeError):
             torch.ones(1, device="cuda")  # CUDA keeps an error until a kernel is launched, which this one stands for
     raise CapacityError(
-        f"Expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
+        f"Expected to pin {nbytes / 2**30:.2f} GiB, on top of {registry.bytes / 2**30:.2f} GiB that this process has "
         f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}). Raise the "
         "limit, copy the rows of a file to separate memory, or let the CPU gather them."
     )

@@ -193,3 +193,20 @@ def records() -> list[Known]:
 
 
 _records: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+class Version:
+    """A tensor or an array in its current state."""
+
+    def __init__(self, value: Any) -> None:
+        self._source = value
+        self._version = value._version if isinstance(value, Tensor) else 0
+
+    @property
+    def of_tensor(self) -> tuple[Tensor, int] | None:
+        """Return the tensor and its version, as torch counts it; ``None`` for arrays."""
+        return (self._source, self._version) if isinstance(self._source, Tensor) else None
+
+    def is_current(self) -> bool:
+        """Return whether it has not been changed in place (changes of arrays are not detected)."""
+        return not isinstance(self._source, Tensor) or self._source._version == self._version

@@ -1,4 +1,7 @@
-"""Kernels compiled once for fixed types of arguments, and launched without triton's binder, which costs 15 us."""
+"""Kernels compiled once for fixed types of arguments, and launched without triton's binder, which costs 15 us.
+
+Also the device and the stream that launches go to, and integers of any size as their arguments.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from manyhop.system.kernel_progress import compiling
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _locks: dict[object, threading.Lock] = {}  # compiled kernels are shared, and loaded in two steps
-_ALREADY: AbstractContextManager[None] = nullcontext()
+_ALREADY: AbstractContextManager[object] = nullcontext()
 _SOME = (1 << 40) + 1  # triton types it as 64 bits, and does not specialise on its divisors
 
 
@@ -25,6 +28,27 @@ def as_current(device: torch.device) -> AbstractContextManager[object]:
     if device.type != "cuda" or torch._C._cuda_getDevice() == device.index:
         return _ALREADY
     return torch.cuda.device(device)
+
+
+def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return the caller's current stream; ``None`` without CUDA."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Make the stream and its device current within a context; cheap if they are already."""
+    if stream is None or (
+        torch._C._cuda_getDevice() == stream.device_index
+        and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
+    ):
+        return _ALREADY
+    return torch.cuda.stream(stream)
+
+
+def low_64_bits(number: int) -> int:
+    """Return the low 64 bits of an integer of any size, as an int64."""
+    low = number & (1 << 64) - 1
+    return low - (1 << 64) if low >> 63 else low
 
 
 class Kernel:

@@ -18,7 +18,7 @@ from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.placement import GPUPlacement, Hardware, Item, decide_gpu
 from manyhop.memory.places import SPREAD_PLACES, Place
-from manyhop.memory.stores.copies import Copy, Version, is_movable
+from manyhop.memory.stores.copies import Copy, is_movable
 from manyhop.memory.stores.spread import (
     TOPOLOGY,
     Held,
@@ -30,7 +30,7 @@ from manyhop.memory.stores.spread import (
     topology_place,
 )
 from manyhop.ranks import control, world
-from manyhop.system.arrays import row_layout
+from manyhop.system.arrays import Version, row_layout
 
 Table: TypeAlias = Tensor | np.ndarray[Any, Any]
 
@@ -368,26 +368,6 @@ class GPUMemory:
         """Return the place of attributes added later: that of the largest attribute."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
         return "host" if largest.place in ("sharded", "distributed") else largest.place
-
-
-class Sources:
-    """Places attributes, holds their copies, and detects changes of the user's tensors."""
-
-    def __init__(self, memory: GPUMemory) -> None:
-        self._memory, self._cached = memory, memory.cached
-        self._watched: list[Version] = []
-
-    def __call__(self, name: str, value: Any) -> Any:
-        """Return the source of an attribute's rows."""
-        return self._memory.placed(name, value, self._watched.append)
-
-    def versions(self) -> list[tuple[Tensor, int]]:
-        """Return the copied tensors and their versions when they were copied."""
-        return [version.of_tensor for version in self._watched if version.of_tensor is not None]
-
-    def is_current(self) -> bool:
-        """Return whether caches are the same, and no copied tensor has been changed in place."""
-        return self._cached is self._memory.cached and all([version.is_current() for version in self._watched])
 
 
 def _is_cached(source: Any) -> bool:

@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Assembler, Columns, Placed, SeedSource
 from manyhop.loading.gpu.decide import decide_memory, reads_all
-from manyhop.loading.gpu.memory import Sources
+from manyhop.loading.gpu.memory import GPUMemory
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
 from manyhop.loading.keys import current_batch, current_exchange
 from manyhop.loading.options import EngineName
@@ -27,6 +27,7 @@ from manyhop.memory.stores.places import exchanged_on_gpus
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import CollectiveEngine, collective_backend
+from manyhop.system.arrays import Version
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
@@ -226,6 +227,26 @@ class GPURuntime:
     def learn_size(self, batch_bytes: int) -> None:
         """Update the largest size of the rows of a batch."""
         self._batch_bytes = max(batch_bytes, self._batch_bytes, 1)
+
+
+class Sources:
+    """Places attributes, holds their copies, and detects changes of the user's tensors."""
+
+    def __init__(self, memory: GPUMemory) -> None:
+        self._memory, self._cached = memory, memory.cached
+        self._watched: list[Version] = []
+
+    def __call__(self, name: str, value: Any) -> Any:
+        """Return the source of an attribute's rows."""
+        return self._memory.placed(name, value, self._watched.append)
+
+    def versions(self) -> list[tuple[Tensor, int]]:
+        """Return the copied tensors and their versions when they were copied."""
+        return [version.of_tensor for version in self._watched if version.of_tensor is not None]
+
+    def is_current(self) -> bool:
+        """Return whether caches are the same, and no copied tensor has been changed in place."""
+        return self._cached is self._memory.cached and all([version.is_current() for version in self._watched])
 
 
 def _total_memory(device: torch.device) -> int:

@@ -2,17 +2,9 @@
 
 from manyhop.loading.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.loading.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
+from manyhop.loading.pipeline.parts import ItemParts, check_num_parts, parts_of
 from manyhop.loading.pipeline.pipeline import Pipeline
-from manyhop.loading.pipeline.plan import BatchPlan, permute
-from manyhop.loading.pipeline.schedule import (
-    ItemParts,
-    RankBatch,
-    RankSchedule,
-    Uneven,
-    UnevenRule,
-    check_num_parts,
-    parts_of,
-)
+from manyhop.loading.pipeline.plan import BatchPlan, RankBatch, RankSchedule, Uneven, UnevenRule, permute
 from manyhop.loading.pipeline.stats import Stage, Stats, StatsReport
 from manyhop.loading.pipeline.streams import OnStream, Streams, tensors_in
 from manyhop.loading.pipeline.timeline import merge_traces, save_timeline

@@ -1,17 +1,17 @@
-"""The plan of an epoch: the items of each batch, a pure function of (seed, epoch, batch)."""
+"""The plan of an epoch: items of each batch, a pure function of (seed, epoch, batch), and batches of each rank."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.schedule import ItemParts
+from manyhop.loading.pipeline.parts import ItemParts, assign_ranks
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key
 
 _MAX_ITEMS = 1 << 40
@@ -247,3 +247,102 @@ def _permute_in_place(positions: npt.NDArray[np.int64], n: int, network: Network
 
     key, *shape = network
     permute_positions(positions.ctypes.data, len(positions), n, key & (1 << 64) - 1, *shape)
+
+
+Uneven: TypeAlias = Literal["pad", "drop", "error"]
+"""Policy if ranks cannot share the batches evenly: repeat batches, drop batches, or raise an error."""
+
+UnevenRule: TypeAlias = Uneven | Literal["keep"]
+"""The same, or GraphBolt's policy: only the first ranks have a batch in the last round."""
+
+
+@dataclass(slots=True)
+class RankBatch:
+    """One batch of one rank, in one iteration."""
+
+    round: int
+    """Number of this batch on its rank, from 0: in each round every rank gets one."""
+
+    batch: int
+    """Global index of the batch in its epoch, from 0."""
+
+    is_padding: bool = False
+    """Whether the batch repeats one of another rank or an earlier round."""
+
+    contents: dict[str, int] = field(default_factory=dict, compare=False)
+    """Seeds, nodes, edges and bytes, as arguments of ``Stats.count``, complete when the batch is returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSchedule:
+    """Distributes the global batches ``first .. num_batches - 1`` of an epoch over ranks, round by round.
+
+    Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. An
+    incomplete last round is filled with batches from the beginning of the epoch (``"pad"``), dropped (``"drop"``), or
+    left to the first ranks (``"keep"``). With ``parts``, rounds have the same batches, but in a full round, ranks get
+    batches that are local to them, if possible.
+
+    Raises:
+        InputError: numbers out of range, an unknown ``uneven``, or ``"error"`` with an incomplete last round.
+    """
+
+    num_batches: int
+    """Global batches of the whole epoch."""
+
+    world_size: int = 1
+    """Number of ranks."""
+
+    rank: int = 0
+    """The rank of the schedule."""
+
+    first: int = 0
+    """Global batches that are already done (above 0 after a restart within an epoch)."""
+
+    uneven: UnevenRule = "pad"
+    """Policy for an incomplete last round."""
+
+    parts: ItemParts | None = None
+    """The parts of the items, if each batch has items of one part."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"Expected a rank in [0, {self.world_size}), got {self.rank}. Pass another.")
+        if not 0 <= self.first <= self.num_batches:
+            raise InputError(
+                f"Expected to begin at 0 to {self.num_batches} batches, got {self.first}. There are no more."
+            )
+        if self.uneven not in ("keep", *get_args(Uneven)):
+            raise InputError(
+                f"Expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}. Choose one of them."
+            )
+        left = self.num_batches - self.first
+        if self.uneven == "error" and left % self.world_size:
+            raise InputError(
+                f"Expected batches that {self.world_size} ranks can share evenly (uneven='error'), got {left}. Choose "
+                "another batch_size or number of ranks, or uneven='pad' or 'drop'."
+            )
+
+    def __len__(self) -> int:
+        """Return the number of rounds: batches per rank."""
+        left = self.num_batches - self.first
+        if self.uneven == "keep":
+            return max(0, -(-(left - self.rank) // self.world_size))
+        return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
+
+    def __iter__(self) -> Iterator[RankBatch]:
+        """Return an iterator over the batches of this rank, in order."""
+        return map(self.of_round, range(len(self)))
+
+    def of_round(self, round: int) -> RankBatch:
+        """Return the batch of this rank in one round."""
+        begin = self.first + round * self.world_size
+        seat = self.rank
+        if self.parts is not None and begin + self.world_size <= self.num_batches:
+            homes = self.parts.homes(begin, begin + self.world_size)
+            seat = assign_ranks(homes, self.parts.num_parts).index(self.rank)
+        place = begin + seat
+        return RankBatch(round, place % self.num_batches, place >= self.num_batches)
+
+    def after(self, rounds: int) -> int:
+        """Return the number of global batches that are done after some rounds, those before ``first`` included."""
+        return min(self.first + rounds * self.world_size, self.num_batches)

@@ -16,7 +16,7 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.memory.places import Place
 from manyhop.sampling.random import as_u64, below, mix
-from manyhop.system.arrays import flat_bytes, from_array, known, known_if_any, records
+from manyhop.system.arrays import Version, flat_bytes, from_array, known, known_if_any, records
 from manyhop.system.progress import to_device
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
@@ -98,23 +98,6 @@ def _products(blocks: Tensor) -> Tensor:
         return blocks @ factors
     rows = _CHUNK // _BLOCK  # no GPU multiplies matrices of integers
     return torch.cat([(part * factors).sum(1) for part in torch.split(blocks, rows)])
-
-
-class Version:
-    """A tensor or an array in its current state."""
-
-    def __init__(self, value: Any) -> None:
-        self._source = value
-        self._version = value._version if isinstance(value, Tensor) else 0
-
-    @property
-    def of_tensor(self) -> tuple[Tensor, int] | None:
-        """Return the tensor and its version, as torch counts it; ``None`` for arrays."""
-        return (self._source, self._version) if isinstance(self._source, Tensor) else None
-
-    def is_current(self) -> bool:
-        """Return whether it has not been changed in place (changes of arrays are not detected)."""
-        return not isinstance(self._source, Tensor) or self._source._version == self._version
 
 
 class Kept(Version):

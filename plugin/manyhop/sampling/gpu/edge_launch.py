@@ -13,8 +13,8 @@ import torch
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec
 from manyhop.sampling.gpu.kernels import negatives as kernels
-from manyhop.sampling.gpu.transfer import low_64_bits
 from manyhop.sampling.negatives import NegativeTable
+from manyhop.system.triton_launch import low_64_bits
 
 Ints = npt.NDArray[np.int64]
 

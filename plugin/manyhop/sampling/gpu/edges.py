@@ -23,10 +23,11 @@ from manyhop.sampling.contract import (
 from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
-from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
+from manyhop.sampling.gpu.transfer import Readback, kernel_device, upload
 from manyhop.sampling.lookup import EdgeLookup
 from manyhop.sampling.negatives import choose_negatives, key_of_kind
 from manyhop.sampling.seed_edges import EdgeSampler, check_trees
+from manyhop.system.triton_launch import current_stream, on_stream
 
 _TILE = 128
 _LONG_TILE = 1024

@@ -17,14 +17,8 @@ from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.induced import Inducer, sample_of, tile_of
 from manyhop.sampling.gpu.kernels import hgt as kernels
-from manyhop.sampling.gpu.transfer import (
-    Readback,
-    current_stream,
-    kernel_device,
-    low_64_bits,
-    on_stream,
-    upload,
-)
+from manyhop.sampling.gpu.transfer import Readback, kernel_device, upload
+from manyhop.system.triton_launch import current_stream, low_64_bits, on_stream
 
 Ints = npt.NDArray[np.int64]
 

@@ -16,7 +16,8 @@ from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import induced as kernels
 from manyhop.sampling.gpu.kernels import tables
 from manyhop.sampling.gpu.launch.plan import edge_tables
-from manyhop.sampling.gpu.transfer import Readback, current_stream, on_stream, upload
+from manyhop.sampling.gpu.transfer import Readback, upload
+from manyhop.system.triton_launch import current_stream, on_stream
 
 Ints = npt.NDArray[np.int64]
 

@@ -1,10 +1,8 @@
-"""Devices and streams; asynchronous copies of small arrays to the device and back."""
+"""The devices of samplers; asynchronous copies of small arrays there and back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +11,6 @@ import triton
 from torch import Tensor
 
 from manyhop.errors import InputError
-
-_NO_CHANGE = nullcontext()
 
 
 def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
@@ -33,27 +29,6 @@ def kernel_device(device: torch.device | str, on_cpus: str) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def current_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return the caller's current stream; ``None`` without CUDA."""
-    return torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-
-def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """Make the stream and its device current within a context; cheap if they are already."""
-    if stream is None or (
-        torch._C._cuda_getDevice() == stream.device_index
-        and torch._C._cuda_getCurrentRawStream(stream.device_index) == stream.cuda_stream
-    ):
-        return _NO_CHANGE
-    return torch.cuda.stream(stream)
-
-
-def low_64_bits(number: int) -> int:
-    """Return the low 64 bits of an integer of any size, as an int64."""
-    low = number & (1 << 64) - 1
-    return low - (1 << 64) if low >> 63 else low
 
 
 def upload(parts: Sequence[npt.NDArray[np.int64] | Tensor], device: torch.device) -> list[Tensor]:

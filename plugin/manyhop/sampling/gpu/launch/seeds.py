@@ -55,7 +55,7 @@ class SeedGroup(Sequence[NodeRequest]):
     def write_descriptor(self, workspace: Workspace) -> list[Tensor]:
         """Write the descriptor of a launch for these batches. Return the tensors that must outlive the launch."""
         from manyhop.sampling.gpu.kernels import tables as t  # imports triton
-        from manyhop.sampling.gpu.transfer import low_64_bits
+        from manyhop.system.triton_launch import low_64_bits
 
         memory, stamp = workspace.begin_descriptor()
         plan, shape, num = workspace.plan, workspace.shape, len(self)

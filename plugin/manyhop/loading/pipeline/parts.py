@@ -1,10 +1,9 @@
-"""The schedule of ranks: which batches each rank gets, also by the parts of their items. Equal on all ranks."""
+"""The parts of items: batches with items of one part, and the ranks to which they are local. Equal on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -167,102 +166,3 @@ def _spread(num_parts: int) -> Ints:
         place += digit * weight
         weight *= factor
     return place
-
-
-Uneven: TypeAlias = Literal["pad", "drop", "error"]
-"""Policy if ranks cannot share the batches evenly: repeat batches, drop batches, or raise an error."""
-
-UnevenRule: TypeAlias = Uneven | Literal["keep"]
-"""The same, or GraphBolt's policy: only the first ranks have a batch in the last round."""
-
-
-@dataclass(slots=True)
-class RankBatch:
-    """One batch of one rank, in one iteration."""
-
-    round: int
-    """Number of this batch on its rank, from 0: in each round every rank gets one."""
-
-    batch: int
-    """Global index of the batch in its epoch, from 0."""
-
-    is_padding: bool = False
-    """Whether the batch repeats one of another rank or an earlier round."""
-
-    contents: dict[str, int] = field(default_factory=dict, compare=False)
-    """Seeds, nodes, edges and bytes, as arguments of ``Stats.count``, complete when the batch is returned."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankSchedule:
-    """Distributes the global batches ``first .. num_batches - 1`` of an epoch over ranks, round by round.
-
-    Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. An
-    incomplete last round is filled with batches from the beginning of the epoch (``"pad"``), dropped (``"drop"``), or
-    left to the first ranks (``"keep"``). With ``parts``, rounds have the same batches, but in a full round, ranks get
-    batches that are local to them, if possible.
-
-    Raises:
-        InputError: numbers out of range, an unknown ``uneven``, or ``"error"`` with an incomplete last round.
-    """
-
-    num_batches: int
-    """Global batches of the whole epoch."""
-
-    world_size: int = 1
-    """Number of ranks."""
-
-    rank: int = 0
-    """The rank of the schedule."""
-
-    first: int = 0
-    """Global batches that are already done (above 0 after a restart within an epoch)."""
-
-    uneven: UnevenRule = "pad"
-    """Policy for an incomplete last round."""
-
-    parts: ItemParts | None = None
-    """The parts of the items, if each batch has items of one part."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size:
-            raise InputError(f"Expected a rank in [0, {self.world_size}), got {self.rank}. Pass another.")
-        if not 0 <= self.first <= self.num_batches:
-            raise InputError(
-                f"Expected to begin at 0 to {self.num_batches} batches, got {self.first}. There are no more."
-            )
-        if self.uneven not in ("keep", *get_args(Uneven)):
-            raise InputError(
-                f"Expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}. Choose one of them."
-            )
-        left = self.num_batches - self.first
-        if self.uneven == "error" and left % self.world_size:
-            raise InputError(
-                f"Expected batches that {self.world_size} ranks can share evenly (uneven='error'), got {left}. Choose "
-                "another batch_size or number of ranks, or uneven='pad' or 'drop'."
-            )
-
-    def __len__(self) -> int:
-        """Return the number of rounds: batches per rank."""
-        left = self.num_batches - self.first
-        if self.uneven == "keep":
-            return max(0, -(-(left - self.rank) // self.world_size))
-        return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
-
-    def __iter__(self) -> Iterator[RankBatch]:
-        """Return an iterator over the batches of this rank, in order."""
-        return map(self.of_round, range(len(self)))
-
-    def of_round(self, round: int) -> RankBatch:
-        """Return the batch of this rank in one round."""
-        begin = self.first + round * self.world_size
-        seat = self.rank
-        if self.parts is not None and begin + self.world_size <= self.num_batches:
-            homes = self.parts.homes(begin, begin + self.world_size)
-            seat = assign_ranks(homes, self.parts.num_parts).index(self.rank)
-        place = begin + seat
-        return RankBatch(round, place % self.num_batches, place >= self.num_batches)
-
-    def after(self, rounds: int) -> int:
-        """Return the number of global batches that are done after some rounds, those before ``first`` included."""
-        return min(self.first + rounds * self.world_size, self.num_batches)
