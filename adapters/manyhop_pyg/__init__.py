@@ -15,7 +15,8 @@ from manyhop_pyg.loaders.subgraphs import (
     ShaDowKHopSampler,
 )
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
-from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import GivenNegatives
 from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.swap import install, uninstall

@@ -11,7 +11,7 @@ import torch_geometric.utils
 
 from manyhop.loading import Swap
 from manyhop_pyg.loaders import link, node, node_sets, subgraphs
-from manyhop_pyg.samplers import bidirectional, neighbor
+from manyhop_pyg.samplers import bidirectional, hgt, neighbor
 from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
@@ -21,7 +21,8 @@ _REPLACED: list[tuple[object, object, Sequence[str]]] = [
     (torch_geometric.loader, subgraphs, ("ShaDowKHopSampler", "GraphSAINTNodeSampler", "GraphSAINTEdgeSampler")),
     (torch_geometric.loader, subgraphs, ("GraphSAINTRandomWalkSampler",)),
     (torch_geometric.loader, node_sets, ("ClusterData", "ClusterLoader")),
-    (torch_geometric.sampler, neighbor, ("NeighborSampler", "HGTSampler")),
+    (torch_geometric.sampler, neighbor, ("NeighborSampler",)),
+    (torch_geometric.sampler, hgt, ("HGTSampler",)),
     (torch_geometric.sampler, bidirectional, ("BidirectionalNeighborSampler",)),  # not in PyG 2.6
 ]
 _PAIRS: list[tuple[object, object]] = [

@@ -30,7 +30,6 @@ from manyhop_pyg.batch.columns import (
     attributes_of,
 )
 from manyhop_pyg.data.topologies import kind_of_rows, whole
-from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Permutation, PyGData, Sample, StoreSize, Transform
 
 if TYPE_CHECKING:
@@ -344,3 +343,17 @@ def blank_data() -> tuple[Data, Attributes]:
     store.__dict__.update(_DATA._store.__dict__, _mapping=into, _parent=weakref.ref(batch))
     batch.__dict__["_store"] = store
     return batch, into
+
+
+def joined(row: Tensor, col: Tensor) -> Tensor:
+    """Return ``[2, num_edges]`` of two ``[num_edges]``, without a copy if they are adjacent in memory."""
+    n = row.numel()
+    if (
+        row.stride() == col.stride() == (1,)
+        and row.numel() == col.numel()
+        and row.dtype == col.dtype
+        and col.storage_offset() == row.storage_offset() + n
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+    ):
+        return row.as_strided((2, n), (n, 1))
+    return torch.stack([row, col])

@@ -26,13 +26,14 @@ from manyhop_pyg.batch.assemble import (
     begin_planned,
     begin_stored,
     ids_of,
+    joined,
     label_data,
     label_types,
     read_stored,
 )
 from manyhop_pyg.batch.columns import DataPlan, attributes_of
-from manyhop_pyg.samplers.neighbor import NeighborSampler, samples_itself
-from manyhop_pyg.samplers.requests import joined
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
 
 _MARK = "_manyhop_sorted"
@@ -208,6 +209,14 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
                     elif kind in edges:
                         hops = Hops(nodes[kind[0]], nodes[kind[2]], edges[kind])
                 mark_sorted(edge_index, hops)
+
+
+def samples_itself(sampler: BaseSampler, *methods: str) -> bool:
+    """Return whether a sampler is manyhop's, and the user has not replaced these methods."""
+    own, kind = HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, type(sampler)
+    if not isinstance(sampler, own) or not sampler.__dict__.keys().isdisjoint(methods):
+        return False
+    return kind is own or all(getattr(kind, method) is getattr(own, method) for method in methods)
 
 
 def order_of(sampler: BaseSampler) -> str | None:

@@ -21,8 +21,8 @@ from manyhop_pyg.batch.columns import DataPlan, attributes_of
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.topologies import kind_of_rows
-from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
-from manyhop_pyg.samplers.requests import to_sampler_output
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler, to_sampler_output
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Stores, StoreSize
 

@@ -23,10 +23,9 @@ from manyhop.sampling.contract import Engine
 from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
-from manyhop_pyg.batch.join import finish_batches, join, join_one
-from manyhop_pyg.samplers.neighbor import samples_itself
+from manyhop_pyg.batch.join import finish_batches, join, join_one, samples_itself
 from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling, inputs_on
-from manyhop_pyg.samplers.requests import TypedNodeInput, contents_of, input_of, seeds_of
+from manyhop_pyg.samplers.requests import TypedNodeInput, input_of, seeds_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.typing import Batch, Inputs, Positions, Sample, Transform
 
@@ -241,3 +240,13 @@ def pinned(batch: T) -> T:
     """Return a batch in pinned memory."""
     made: T = pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
     return made
+
+
+def contents_of(out: Sample) -> dict[str, int]:
+    """Return how many seeds, nodes and edges a sample has."""
+    nodes, edges = out.node, out.row
+    if isinstance(nodes, dict):
+        counts = sum(map(Tensor.numel, nodes.values())), sum(map(Tensor.numel, edges.values()))
+    else:
+        counts = nodes.numel(), edges.numel()
+    return {"seeds": out.metadata[0].numel(), "nodes": counts[0], "edges": counts[1]}

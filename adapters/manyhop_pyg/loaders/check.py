@@ -12,7 +12,8 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.trainers import SeedPositions
 from manyhop_pyg.loaders.inputs import number_of_nodes
-from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.requests import TypedNodeInput, seeds_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.samplers.spec import GivenNegatives, TypedNegatives, negatives_of

@@ -31,12 +31,12 @@ from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, column
 from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.adapter import Batches, Seeds
+from manyhop_pyg.loaders.adapter import Batches, Seeds, contents_of
 from manyhop_pyg.loaders.check import store_size
 from manyhop_pyg.loaders.options import SeedLoader, TorchOptions, check_device, find_device
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_exchange, sharded_store, topology_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.requests import TypedNodeInput, contents_of, prepare
+from manyhop_pyg.samplers.requests import TypedNodeInput, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput
 from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import (

@@ -18,7 +18,8 @@ from manyhop_pyg.loaders.check import check_features, check_sampler, check_seeds
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_arguments
-from manyhop_pyg.samplers.neighbor import NO_TIMES, HeteroInput, HGTSampler, NeighborSampler
+from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample, Transform
 
 

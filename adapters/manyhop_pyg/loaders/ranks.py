@@ -19,7 +19,8 @@ from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.adapter import Seeds
-from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.subgraphs import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 

@@ -5,33 +5,34 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
-from torch_geometric.data import FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
     HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
+    SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from manyhop.arguments import as_ids, flag, flags
+from manyhop.arguments import flag, flags
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
-from manyhop.sampling import BatchKey, EdgeSampler, HGTSpec, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeSampler, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.requests import SeedRequests, host_engine, node_metadata, seeds_of, to_sampler_output
+from manyhop_pyg.samplers.requests import SeedRequests, host_engine, node_metadata, seeds_of
 from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges
-from manyhop_pyg.samplers.spec import as_num_neighbors, integers, read_fanouts, reverse_types
+from manyhop_pyg.samplers.spec import as_num_neighbors, read_fanouts, reverse_types
 from manyhop_pyg.typing import PyGData, Sample
 
 
-class _Sampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
+class EngineSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     """A sampler whose engine is built anew in each process."""
 
     topology: Topology
@@ -78,7 +79,7 @@ _SETTINGS: dict[str, Callable[[Any], object]] = {
 """Attributes of a sampler that may be set later, and what converts their values."""
 
 
-class NeighborSampler(_Sampler):
+class NeighborSampler(EngineSampler):
     """Sample neighbours, hop by hop: PyG's ``NeighborSampler``, without pyg-lib or torch-sparse.
 
     It is a PyG ``BaseSampler``: pass it to any loader as ``node_sampler``, ``link_sampler`` or ``neighbor_sampler``.
@@ -291,104 +292,46 @@ def share_topology(topology: Topology) -> None:
         tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
-HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
+def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOutput | HeteroSamplerOutput:
+    """Rename types, turn the edges of backward sampling, and keep the user's dtype of indices.
 
-NO_TIMES = "HGT sampling has no times: leave input_time out, or use NeighborLoader."
-
-
-class HGTSampler(_Sampler):
-    """Sample a similar number of nodes of each type (arXiv 2003.01332): PyG's ``HGTSampler``, without torch-sparse.
-
-    Args:
-        data: ``HeteroData``, or stores with types.
-        num_samples: number of nodes to add per hop, for each node type or for all.
-        is_sorted: whether edges are sorted by destination; this is checked.
-        share_memory: move the topology to shared memory, for spawned worker processes.
-        max_neighbors: most neighbours of a node per edge type, 1 to 1024 (50, PyG's constant). Of more neighbours, a
-            uniform sample is used for the candidates, and another one for the edges of the batch. ``None``: no limit
-            (on CPUs).
-
-    Raises:
-        InputError: homogeneous data, or numbers that do not fit it.
-        GraphError: a topology that is wrong.
+    ``edge`` holds the user's edge ids, so no permutation is left to apply.
     """
-
-    def __init__(
-        self,
-        data: HeteroInput,
-        num_samples: list[int] | dict[NodeType, list[int]],
-        is_sorted: bool = False,
-        share_memory: bool = False,
-        *,
-        max_neighbors: int | None = 50,
-    ) -> None:
-        flags(is_sorted=is_sorted, share_memory=share_memory)
-        raw = read_data(data)
-        if not raw.hetero:
-            raise InputError(
-                f"Expected data with node and edge types for {type(self).__name__}, got {type(data).__name__}. "
-                "NeighborSampler samples homogeneous graphs."
-            )
-        self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
-        claim_place(data, self.topology)
-        if not isinstance(num_samples, Mapping):
-            num_samples = {node_type: num_samples for node_type in raw.num_nodes}
-        samples = {k: integers("num_samples, of each hop,", v) for k, v in num_samples.items()}
-        self.num_samples = num_samples
-        self.num_hops = max(map(len, samples.values()), default=0)
-        self.max_neighbors = max_neighbors
-        self.spec = HGTSpec(num_samples=samples, max_neighbors=max_neighbors)
-        if share_memory:
-            share_topology(self.topology)
-        self.gpu_samplings = {}
-        self._rebuild()
-
-    def _rebuild(self) -> None:
-        self.engine = host_engine(self.topology.graph, self.spec)
-
-    @property
-    def node_types(self) -> list[NodeType]:
-        """Node types of the graph."""
-        return list(self.topology.graph.node_types)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """Edge types of the graph."""
-        return list(self.topology.graph.edge_types)
-
-    def sample_from_nodes(self, index: NodeSamplerInput) -> HeteroSamplerOutput:
-        """Sample around seed nodes; ``metadata`` of the result is ``(input_id, None)``."""
-        out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
-        out.metadata = node_metadata(index, index.input_id, None)
-        return out
-
-    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
-        """Return the engine's request for seed nodes.
-
-        Raises:
-            InputError: seeds with times, or of a type that the graph does not have.
-        """
-        if index.time is not None:
-            raise InputError(NO_TIMES)
-        seeds, _ = seeds_of(index)
-        return NodeRequest(
-            key=key, seeds={self.topology.node_type(t): as_ids("seed nodes", ids).long() for t, ids in seeds.items()}
+    dtype = topology.index_dtype
+    if not topology.hetero:
+        t = HOMOGENEOUS_EDGE
+        row, col = _ends(sample, t, dtype, topology.backward)
+        return SamplerOutput(
+            node=_of(sample.node[HOMOGENEOUS_NODE], dtype),
+            row=row,
+            col=col,
+            edge=sample.edge_id[t],
+            batch=None if sample.tree is None else _of(sample.tree[HOMOGENEOUS_NODE], dtype),
+            num_sampled_nodes=None if sample.num_sampled_nodes is None else sample.num_sampled_nodes[HOMOGENEOUS_NODE],
+            num_sampled_edges=None if sample.num_sampled_edges is None else sample.num_sampled_edges[t],
         )
+    user, edges = topology.user_edge_type, sample.num_sampled_edges
+    rows: dict[EdgeType, Tensor] = {}
+    cols: dict[EdgeType, Tensor] = {}
+    for t, name in user.items():
+        rows[name], cols[name] = _ends(sample, t, dtype, topology.backward)
+    return HeteroSamplerOutput(
+        node={k: _of(v, dtype) for k, v in sample.node.items()},
+        row=rows,
+        col=cols,
+        edge={name: sample.edge_id[t] for t, name in user.items()},
+        batch=None if sample.tree is None else {k: _of(v, dtype) for k, v in sample.tree.items()},
+        num_sampled_nodes=sample.num_sampled_nodes,
+        num_sampled_edges=None if edges is None else {user[t]: counts for t, counts in edges.items()},
+    )
 
-    def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
-        """Convert the engine's sample to PyG's."""
-        out = to_sampler_output(sample, self.topology)
-        out.num_sampled_nodes = None  # as in PyG: edges are those among all nodes, so hops cannot be trimmed
-        return out
 
-    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
-        """Raise InputError: HGT sampling starts from nodes."""
-        raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
+def _of(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values if values.dtype == dtype else values.to(dtype)  # a call costs more than a look
 
 
-def samples_itself(sampler: BaseSampler, *methods: str) -> bool:
-    """Return whether a sampler is manyhop's, and the user has not replaced these methods."""
-    own, kind = HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, type(sampler)
-    if not isinstance(sampler, own) or not sampler.__dict__.keys().isdisjoint(methods):
-        return False
-    return kind is own or all(getattr(kind, method) is getattr(own, method) for method in methods)
+def _ends(sample: SampledSubgraph, t: EdgeType, dtype: torch.dtype, backward: bool) -> tuple[Tensor, Tensor]:
+    row, col = sample.row[t], sample.col[t]
+    if dtype != torch.int64:
+        row, col = sample.edge_index(t).to(dtype)
+    return (col, row) if backward else (row, col)

@@ -21,7 +21,8 @@ from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.engines import Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
-from manyhop_pyg.samplers.neighbor import HGTSampler, NeighborSampler
+from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.requests import node_metadata
 from manyhop_pyg.samplers.seeds import SeedEdges, columns_of_edges, finish_seed_edges
 from manyhop_pyg.typing import Inputs, Metadata, Sample
@@ -155,7 +156,8 @@ class GPUSampling:
         if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
-            node_type = sampler.requests.node_type(inputs.input_type)
+            input_type = inputs.input_type
+            node_type = sampler.requests.node_types.get(input_type) or sampler.topology.node_type(input_type)
             pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))
             metadata = [(input_id, None) for input_id in inputs.input_ids()]
         else:

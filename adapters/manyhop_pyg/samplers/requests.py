@@ -1,4 +1,4 @@
-"""Seed nodes in PyG's classes, inputs of PyG as requests of the engine, and its samples in PyG's terms."""
+"""Seed nodes in PyG's classes, and inputs of PyG as requests of the engine."""
 
 from __future__ import annotations
 
@@ -9,27 +9,21 @@ from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import (
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NodeSamplerInput,
-    SamplerOutput,
-)
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
 from manyhop.ranks import cuda
-from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest
 from manyhop.sampling.contract import Engine
 from manyhop.sampling.cpu.sampler import HostEngine
 from manyhop.sampling.engines import Spec, engine_for
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.seeds import parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
-from manyhop_pyg.typing import Metadata, Sample
+from manyhop_pyg.typing import Metadata
 
 _CPU = torch.device("cpu")
 InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
@@ -95,13 +89,10 @@ class SeedRequests:
             real("time_window", time_window, "the unit of the times", finite=False)
         self._topology, self.window = topology, time_window
         self._is_temporal = topology.is_temporal
-        self._node_types: dict[NodeType | None, NodeType] = {t: t for t in topology.graph.node_types}
+        self.node_types: dict[NodeType | None, NodeType] = {t: t for t in topology.graph.node_types}
         if not topology.hetero:
-            self._node_types = {None: HOMOGENEOUS_NODE}
-
-    def node_type(self, name: NodeType | None) -> NodeType:
-        """Return the graph's node type of the user's (``None`` in homogeneous graphs), quickly."""
-        return self._node_types.get(name) or self._topology.node_type(name)
+            self.node_types = {None: HOMOGENEOUS_NODE}
+        """The graph's node types by the user's."""
 
     def of_nodes(self, given: ByType, times: ByType, key: BatchKey) -> NodeRequest:
         """Return the request for seeds by type and their times, if given."""
@@ -109,7 +100,7 @@ class SeedRequests:
         time_max: dict[NodeType, Tensor] = {}
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
-            node_type = self.node_type(name)
+            node_type = self.node_types.get(name) or self._topology.node_type(name)
             usual = type(ids) is Tensor and ids.dtype == torch.int64  # the engine checks the rest
             seeds[node_type] = ids if usual else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
@@ -204,75 +195,6 @@ class SeedRequests:
         elif self.window is not None:  # floats would round times of 2**24 and more
             start = time.long() - int(min(self.window, 1 << 62))
         return topology.seed_time(time), None if start is None else topology.seed_time(start, earliest=True)
-
-
-def to_sampler_output(sample: SampledSubgraph, topology: Topology) -> SamplerOutput | HeteroSamplerOutput:
-    """Rename types, turn the edges of backward sampling, and keep the user's dtype of indices.
-
-    ``edge`` holds the user's edge ids, so no permutation is left to apply.
-    """
-    dtype = topology.index_dtype
-    if not topology.hetero:
-        t = HOMOGENEOUS_EDGE
-        row, col = _ends(sample, t, dtype, topology.backward)
-        return SamplerOutput(
-            node=_of(sample.node[HOMOGENEOUS_NODE], dtype),
-            row=row,
-            col=col,
-            edge=sample.edge_id[t],
-            batch=None if sample.tree is None else _of(sample.tree[HOMOGENEOUS_NODE], dtype),
-            num_sampled_nodes=None if sample.num_sampled_nodes is None else sample.num_sampled_nodes[HOMOGENEOUS_NODE],
-            num_sampled_edges=None if sample.num_sampled_edges is None else sample.num_sampled_edges[t],
-        )
-    user, edges = topology.user_edge_type, sample.num_sampled_edges
-    rows: dict[EdgeType, Tensor] = {}
-    cols: dict[EdgeType, Tensor] = {}
-    for t, name in user.items():
-        rows[name], cols[name] = _ends(sample, t, dtype, topology.backward)
-    return HeteroSamplerOutput(
-        node={k: _of(v, dtype) for k, v in sample.node.items()},
-        row=rows,
-        col=cols,
-        edge={name: sample.edge_id[t] for t, name in user.items()},
-        batch=None if sample.tree is None else {k: _of(v, dtype) for k, v in sample.tree.items()},
-        num_sampled_nodes=sample.num_sampled_nodes,
-        num_sampled_edges=None if edges is None else {user[t]: counts for t, counts in edges.items()},
-    )
-
-
-def _of(values: Tensor, dtype: torch.dtype) -> Tensor:
-    return values if values.dtype == dtype else values.to(dtype)  # a call costs more than a look
-
-
-def _ends(sample: SampledSubgraph, t: EdgeType, dtype: torch.dtype, backward: bool) -> tuple[Tensor, Tensor]:
-    row, col = sample.row[t], sample.col[t]
-    if dtype != torch.int64:
-        row, col = sample.edge_index(t).to(dtype)
-    return (col, row) if backward else (row, col)
-
-
-def joined(row: Tensor, col: Tensor) -> Tensor:
-    """Return ``[2, num_edges]`` of two ``[num_edges]``, without a copy if they are adjacent in memory."""
-    n = row.numel()
-    if (
-        row.stride() == col.stride() == (1,)
-        and row.numel() == col.numel()
-        and row.dtype == col.dtype
-        and col.storage_offset() == row.storage_offset() + n
-        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
-    ):
-        return row.as_strided((2, n), (n, 1))
-    return torch.stack([row, col])
-
-
-def contents_of(out: Sample) -> dict[str, int]:
-    """Return how many seeds, nodes and edges a sample has."""
-    nodes, edges = out.node, out.row
-    if isinstance(nodes, dict):
-        counts = sum(map(Tensor.numel, nodes.values())), sum(map(Tensor.numel, edges.values()))
-    else:
-        counts = nodes.numel(), edges.numel()
-    return {"seeds": out.metadata[0].numel(), "nodes": counts[0], "edges": counts[1]}
 
 
 def host_engine(graph: Graph, spec: Spec) -> Engine:

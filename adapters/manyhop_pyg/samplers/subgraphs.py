@@ -17,8 +17,7 @@ from manyhop.sampling import BatchKey, CPUPageRankSampler, NodeRequest, PageRank
 from manyhop.sampling.walks import SaintDraws, SaintMethod
 from manyhop.system.progress import Progress
 from manyhop_pyg.data.convert import edge_list, nodes_in
-from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.requests import to_sampler_output
+from manyhop_pyg.samplers.neighbor import NeighborSampler, to_sampler_output
 from manyhop_pyg.typing import PyGData, Sample
 
 

@@ -16,12 +16,7 @@ from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool, PinnedPool
 from manyhop.features.kernels.gather import COLUMNS, FIELDS, TILE, find_slots, gather_rows
 from manyhop.features.kernels.move import move
-from manyhop.features.requests import (
-    Checks,
-    RowRequest,
-    Suspect,
-    index_by_itself,
-)
+from manyhop.features.requests import Checks, RowRequest, Suspect, index_by_itself
 from manyhop.features.sources import CachedRows
 from manyhop.memory import pinned
 from manyhop.system.arrays import RowLayout, row_layout
