@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -65,6 +66,8 @@ class Kernel:
         self._function, self._constants, self._num_warps = function, constants, num_warps
         names = list(inspect.signature(function.fn).parameters)
         self._names = names[: len(names) - len(constants)]
+        # Before the last argument: an itemgetter of one name would not return a tuple.
+        self._rest = [itemgetter(*self._names[n:]) for n in range(len(self._names) - 1)]
         assert tuples.keys() <= set(self._names), f"expected names among {self._names}, got {[*tuples]}"
         self._examples = tuple((_SOME,) * tuples[name] if name in tuples else _SOME for name in self._names)
         self._enqueue: dict[int, Callable[..., None]] = {}
@@ -97,7 +100,7 @@ class Kernel:
     def __call__(self, device: torch.device, programs: int, *args: Any, **named: Any) -> None:
         """Enqueue on the current stream of the device, which must be the current device."""
         if named:
-            args = (*args, *(named[name] for name in self._names[len(args) :]))
+            args += self._rest[len(args)](named)
         if INTERPRETED:
             self._function[(programs,)](*args, *self._constants)
         else:

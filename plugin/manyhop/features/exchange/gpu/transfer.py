@@ -38,16 +38,13 @@ def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent:
                 size = math.gcd(at | width, ALIGNMENT)
                 blocks = tiles(cap * width // size)
                 server(size, group.id_bytes)(
-                    device, reports + others * blocks, *arguments, reports=reports, source=at, num_rows=rows.shape[0],
-                    ids=header + 8 * (IDS + shares.id_begins[g]), lengths=header + 8 * (LENGTHS + g),
-                    target=sent + begin, stride=stride, cap=cap, row_words=width // size, blocks=blocks,
+                    device, reports + others * blocks, *arguments, reports, at, rows.shape[0],
+                    header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), sent + begin, stride, cap,
+                    width // size, blocks,
                 )  # fmt: skip
                 reports = 0
     if reports:
-        server(16, NARROW.value)(
-            device, reports, *arguments, reports=reports, source=header, num_rows=0, ids=header, lengths=header,
-            target=header, stride=0, cap=0, row_words=1, blocks=1,
-        )  # fmt: skip
+        server(16, NARROW.value)(device, reports, *arguments, reports, header, 0, header, header, header, 0, 0, 1, 1)
     flight.record_report(stream)
 
 
@@ -72,9 +69,8 @@ def enqueue_settle(
             programs = (ranks - 1) * blocks + (1 + (own and kept != 0)) * own_blocks
             if programs:
                 settler(size, group.id_bytes)(
-                    group.index.device, programs, came=received + begin, stride=stride, cap=cap, own=mine, hot=kept,
-                    most=most, totals=totals, num_ranks=ranks, rows=group.rows_at, positions=group.positions_at,
-                    target=target, words=width // size, blocks=blocks, own_blocks=own_blocks,
+                    group.index.device, programs, received + begin, stride, cap, mine, kept, most, totals, ranks,
+                    group.rows_at, group.positions_at, target, width // size, blocks, own_blocks,
                 )  # fmt: skip
 
 
