@@ -15,14 +15,13 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import BatchContext, current_batch, current_exchange, next_key
+from manyhop.loading import BatchContext, current_batch, current_exchange
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.padding import Pad, check_pad_option, lengthened, mask_of
 from manyhop.loading.pipeline import Counts, Padded, Padder, RankBatch, Stats, Streams, pad_sizes, tensors_in
 from manyhop.loading.pipeline import Stage as StageName
-from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop.system.ranges import ranged
-from manyhop_dgl.samplers.arguments import draw
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.topology import Topology
@@ -123,10 +122,8 @@ class Padding:
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
         nodes, _ = begin_nodes(minibatch)
-        topology, spec = self._sampling.stage.current()
-        request = NodeRequest(key=next_key(draw), seeds=topology.seeds(nodes))
-        sample = topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
-        self.answer([minibatch], topology, [sample])
+        topology, engine, request = self._sampling.stage.request(nodes)
+        self.answer([minibatch], topology, [engine.sample(request)])
         return minibatch
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:

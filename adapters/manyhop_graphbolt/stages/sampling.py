@@ -14,7 +14,7 @@ from manyhop.arguments import as_tensor, check_no_mask, flag, flags, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.loading import next_key
-from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
+from manyhop.sampling import Engine, LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling import SampledSubgraph as Sample
 from manyhop_dgl.samplers.arguments import draw
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
@@ -261,11 +261,16 @@ class NeighborSampler(SubgraphSampler):
         self._known = topology, spec
         return self._known
 
-    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
-        """Sample all layers around ``seeds``; their times are ignored."""
+    def request(self, seeds: Nodes) -> tuple[Topology, Engine, NodeRequest]:
+        """Return the request for all layers around seed nodes, the engine that samples it, and their topology."""
         topology, spec = self.current()
         request = NodeRequest(key=next_key(draw), seeds=topology.seeds(seeds))
-        sample = topology.sampler(spec, next(iter(request.seeds.values())).device).sample(request)
+        return topology, topology.sampler(spec, next(iter(request.seeds.values())).device), request
+
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
+        """Sample all layers around ``seeds``; their times are ignored."""
+        topology, engine, request = self.request(seeds)
+        sample = engine.sample(request)
         (layers,) = layers_of([topology.by_type(sample)], with_ids=topology.has_original_edge_ids)
         rows = layers[0].original_row_node_ids
         assert rows is not None
