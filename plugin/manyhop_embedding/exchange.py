@@ -66,7 +66,8 @@ class GradientExchange:
             dist.all_to_all_single(theirs, ends, group=peers.group)
             on_host = torch.stack([ends, theirs]).to("cpu", non_blocking=True)
             arrived = torch.cuda.current_stream().record_event() if held.ids.is_cuda else None
-            sums = sum_by_row(held, before)
+            sums = torch.empty(len(held.ids), width, dtype=torch.float32, device=self._device)
+            sum_by_row(held, before, sums, left_out=ends[rank] if owners.num_copies == 1 else None)
             if arrived is not None:
                 arrived.synchronize()
             sent, received = on_host.tolist()
@@ -81,7 +82,7 @@ class GradientExchange:
                 for got, given in ((got_ids, ids), (got_sums, sums))
             )
             got_ids[from_ranks[rank]].copy_(ids[to_ranks[rank]])
-            got_sums[from_ranks[rank]].copy_(sums[to_ranks[rank]])
+            sum_by_row(held, before, got_sums[from_ranks[rank]], to_ranks[rank].start)  # while others are on their way
             wait_for(ids_arrive)
             found = sort_ids(got_ids, owners.num_rows)  # while the sums arrive
             wait_for(sums_arrive)

@@ -32,12 +32,14 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         numbers = struct.unpack("<5i", struct.pack("<5f", change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
         a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
         stamps, stamp = (0, 0) if change.stamps is None else (change.stamps[0].data_ptr(), change.stamps[1])
+        left_out = 0 if change.left_out is None else change.left_out.data_ptr()
         wide_ids, wide_grads, *tile = types
         constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile)
         updates = _kernel(update_rows, constants, numbers=NUMBERS.value)
         updates(
             values.device, -(-count // rows) * blocks, *reads, pieces=pieces.data_ptr(), weight=weight.data_ptr(),
-            first=change.first, state_a=a, state_b=b, stamps=stamps, stamp=stamp, numbers=numbers,
+            first=change.first, num_rows=len(weight), left_out=left_out, state_a=a, state_b=b, stamps=stamps,
+            stamp=stamp, numbers=numbers,
         )  # fmt: skip
 
 

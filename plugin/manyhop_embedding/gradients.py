@@ -66,8 +66,8 @@ class Change:
     """What to do with the sum of the gradients of a row."""
 
     weight: Tensor
-    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. There
-    are no gradients of other rows."""
+    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU.
+    Gradients of other rows are ignored."""
 
     states: Sequence[Tensor] = ()
     """As many as the rule has, each ``[rows, width] float32``."""
@@ -80,3 +80,6 @@ class Change:
 
     stamps: tuple[Tensor, int] | None = None
     """``[rows, 1] int32``, contiguous, in memory of the same kind; and the number of this update, which marks rows."""
+
+    left_out: Tensor | None = None
+    """``[2] int64``, on the gradients' device: the first row of ``weight`` that is not changed, and the next one."""

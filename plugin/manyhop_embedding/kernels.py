@@ -20,15 +20,16 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 @triton.jit
 def update_rows(
-    ids, order, count, grads, pieces, weight, first, state_a, state_b, stamps, stamp, numbers,
+    ids, order, count, grads, pieces, weight, first, num_rows, left_out, state_a, state_b, stamps, stamp, numbers,
     KIND: tl.constexpr, WIDE_IDS: tl.constexpr, WIDE_GRADS: tl.constexpr, WIDE_WEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop_embedding.cpu_kernels.update_rows``, for positions ``[0, count)``. ids: int64 (WIDE_IDS)
-    or int32. pieces: results of ``sum_pieces``. numbers: the bits of ``NUMBERS`` float32. LANES: numbers that are read
-    at once, aligned in every row. Sums have the same order in every launch.
+    or int32. pieces: results of ``sum_pieces``. num_rows: of the weight. left_out: address of two int64, a range of its
+    rows; 0: none. numbers: the bits of ``NUMBERS`` float32. LANES: numbers that are read at once, aligned in every row.
+    Sums have the same order in every launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
@@ -38,8 +39,13 @@ def update_rows(
     inside = i < count
     row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
+    row_of = row - first
+    leads = leads & (row_of >= 0) & (row_of < num_rows)
+    if left_out != 0:
+        ends = left_out.to(tl.pointer_type(tl.int64))
+        leads = leads & ((row_of < tl.load(ends)) | (row_of >= tl.load(ends + 1)))
     repeats = _has_more(id_of, i + 1, count, row, leads)
-    at = (row - first)[:, None] * WIDTH + column[None, :]
+    at = row_of[:, None] * WIDTH + column[None, :]
     mask = leads[:, None] & (column < WIDTH)[None, :]
     # All that is read of a row is under way before it is known whether there are more gradients.
     total = _gradients(order, grads, i, column, leads, WIDE_GRADS, WIDTH, LANES)
@@ -80,7 +86,7 @@ def update_rows(
     else:
         tl.store(target, _narrow(w), mask=mask)
     if stamps != 0:
-        marks = stamps.to(tl.pointer_type(tl.int32)) + (row - first)
+        marks = stamps.to(tl.pointer_type(tl.int32)) + row_of
         tl.store(marks, tl.zeros([ROWS], tl.int32) + stamp.to(tl.int32), mask=leads)
 
 

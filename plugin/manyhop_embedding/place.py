@@ -40,6 +40,11 @@ class Owners:
         """
         return self.copies in ("node", "nodes")
 
+    @property
+    def num_copies(self) -> int:
+        """Return the number of copies of each row."""
+        return {"rank": self.world.world_size, "node": self.world.num_nodes}.get(self.copies, 1)
+
     def rows_of(self, rank: int) -> range:
         """Return the rows that a rank owns."""
         if self.copies == "rank":

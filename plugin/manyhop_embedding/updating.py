@@ -46,20 +46,19 @@ def distinct_rows(ids: Tensor) -> tuple[Tensor, Tensor]:
     return before, ids.new_empty(len(before)).scatter_(0, before[1:], ids)[1:]
 
 
-def sum_by_row(gradients: Gradients, before: Tensor) -> Tensor:
-    """Sum the gradients of each row, without waiting for a GPU.
+def sum_by_row(
+    gradients: Gradients, before: Tensor, out: Tensor, first: int = 0, left_out: Tensor | None = None
+) -> None:
+    """Write the sums of the gradients of rows, without waiting for a GPU.
 
     Args:
         gradients: in ascending order of their rows.
         before: of :func:`distinct_rows`.
-
-    Returns:
-        ``[count, width] float32``, undefined beyond the number of rows.
+        out: ``[rows, width] float32``: the sums from the one numbered ``first`` on; others are not written.
+        left_out: as in :class:`Change`.
     """
-    values = gradients.values
-    sums = torch.empty(len(values), values.shape[1], dtype=torch.float32, device=values.device)
-    update(Gradients(before[1:], gradients.order, values), Change(Rule(Kind.STORE), sums, first=1))
-    return sums
+    numbered = Gradients(before[1:], gradients.order, gradients.values)
+    update(numbered, Change(Rule(Kind.STORE), out, first=1 + first, left_out=left_out))
 
 
 def update(gradients: Gradients, change: Change) -> None:
@@ -84,14 +83,18 @@ def update(gradients: Gradients, change: Change) -> None:
             stamps_at, stamp, change.scale, rule.h0, rule.h1, rule.h2, rule.h3,
         )  # fmt: skip
 
-    parts = _cut(ids, min(torch.get_num_threads(), 1 + len(ids) // _ROWS_OF_A_THREAD))
+    ends = torch.tensor([0, *([] if change.left_out is None else change.left_out.tolist()), len(weight)], device="cpu")
+    at = torch.searchsorted(ids, change.first + ends).tolist()
+    parts = [part for begin, end in zip(at[::2], at[1::2], strict=True) for part in _cut(ids, begin, end)]
     others = [executor(len(parts) - 1).submit(update_part, *part) for part in parts[1:]]
     update_part(*parts[0])
     for other in others:
         other.result()
 
 
-def _cut(ids: Tensor, parts: int) -> list[tuple[int, int]]:
-    """Cut positions of ascending row numbers into ranges of about the same length; a row is in one of them only."""
-    at = torch.tensor([len(ids) * k // parts for k in range(1, parts)], dtype=torch.int64, device="cpu")
-    return list(pairwise([0, *torch.searchsorted(ids, ids[at]).tolist(), len(ids)]))
+def _cut(ids: Tensor, begin: int, end: int) -> list[tuple[int, int]]:
+    """Cut positions of ascending row numbers into ranges for threads; a row is in one of them only."""
+    count = end - begin
+    parts = min(torch.get_num_threads(), 1 + count // _ROWS_OF_A_THREAD)
+    at = torch.tensor([begin + count * k // parts for k in range(1, parts)], dtype=torch.int64, device="cpu")
+    return list(pairwise([begin, *torch.searchsorted(ids, ids[at]).tolist(), end]))

@@ -60,7 +60,8 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     ids = torch.arange(count) // repeats
     gradients = Gradients(*sort_ids(ids[torch.randperm(count)], count), torch.randn(count, 24))
     before, _ = distinct_rows(gradients.ids)
-    sums = sum_by_row(gradients, before)[: before[-1]]
+    sums = torch.empty(int(before[-1]), 24)
+    sum_by_row(gradients, before, sums)
     got = torch.full_like(sums, float("nan"))
     place = torch.unique_consecutive(gradients.ids, return_inverse=True)[1]
     update_on_gpu(Gradients(place, gradients.order, gradients.values), Change(Rule(Kind.STORE), got))
@@ -68,6 +69,21 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     exact = torch.zeros(sums.shape, dtype=torch.float64)
     exact.index_add_(0, place, gradients.values[gradients.order].double())
     torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("apply", [update, update_on_gpu])
+def test_a_part_of_the_sums(apply):
+    """A range of rows can be left out, and summed apart: the same bits as of all rows."""
+    ids = torch.randint(0, 40, (900,)).sort().values
+    gradients = Gradients(ids, torch.randperm(900), torch.randn(900, 20))
+    sums, parts = torch.full((40, 20), 7.0), torch.full((40, 20), 7.0)
+    apply(gradients, Change(Rule(Kind.STORE), sums))
+    apply(gradients, Change(Rule(Kind.STORE), parts, left_out=torch.tensor([13, 29])))
+    assert (parts[13:29] == 7).all()
+    assert torch.equal(parts[:13], sums[:13])
+    assert torch.equal(parts[29:], sums[29:])
+    apply(gradients, Change(Rule(Kind.STORE), parts[13:29], first=13))
+    assert torch.equal(parts, sums)
 
 
 @pytest.mark.parametrize("copies", [1, 40, 200])
