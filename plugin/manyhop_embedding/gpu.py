@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -23,53 +22,28 @@ _LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 def update_on_gpu(gradients: Gradients, change: Change) -> None:
     """Do what :func:`manyhop_embedding.updating.update` does, on the current stream of the gradients' GPU."""
     rule, weight, states = change.rule, change.weight, change.states
-    values, count = gradients.values, len(gradients.ids)
+    ids, values, count, width = gradients.ids, gradients.values, len(gradients.ids), gradients.values.shape[1]
     if count == 0 or len(weight) == 0:
         return
-    with as_current(values.device):
-        reads, types, rows, blocks = _gradients(gradients, [weight, *states])
-        pieces = _pieces(gradients)
-        numbers = struct.unpack("<5i", struct.pack("<5f", change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
-        a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
-        stamps, stamp = (0, 0) if change.stamps is None else (change.stamps[0].data_ptr(), change.stamps[1])
-        left_out = 0 if change.left_out is None else change.left_out.data_ptr()
-        wide_ids, wide_grads, *tile = types
-        constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile)
-        updates = _kernel(update_rows, constants, numbers=NUMBERS.value)
-        updates(
-            values.device, -(-count // rows) * blocks, *reads, pieces=pieces.data_ptr(), weight=weight.data_ptr(),
-            first=change.first, num_rows=len(weight), left_out=left_out, state_a=a, state_b=b, stamps=stamps,
-            stamp=stamp, numbers=numbers,
-        )  # fmt: skip
-
-
-def _pieces(gradients: Gradients) -> Tensor:
-    """Return ``[ceil(count / PIECE), width] float32``: sums of the pieces that continue a row; others are undefined."""
-    values, number = gradients.values, -(-len(gradients.ids) // PIECE)
-    pieces = torch.empty(number, values.shape[1], dtype=torch.float32, device=values.device)
-    if number > 1:
-        reads, types, rows, blocks = _gradients(gradients, [])
-        _kernel(sum_pieces, types)(values.device, -(-number // rows) * blocks, *reads, pieces.data_ptr())
-    return pieces
-
-
-def _gradients(gradients: Gradients, others: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[Any, ...], int, int]:
-    """Return how kernels get gradients.
-
-    Args:
-        gradients: some.
-        others: tensors of the same width that the kernel also reads or writes.
-
-    Returns:
-        First arguments, constants, rows of a program, and number of programs per row.
-    """
-    ids, values, width = gradients.ids, gradients.values, gradients.values.shape[1]
+    device, parts = values.device, -(-count // PIECE)
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
-    rows = _TILE // columns
-    lanes = _LANES if all(_in_lanes(each, width) for each in (values, *others)) else 1
-    reads = ids.data_ptr(), gradients.order.data_ptr(), len(ids), values.data_ptr()
-    types = ids.dtype == torch.int64, values.dtype == torch.float32, width, lanes, rows, columns
-    return reads, types, rows, -(-width // columns)
+    rows, blocks = _TILE // columns, -(-width // columns)  # rows of a program, and programs of a row
+    lanes = _LANES if all([_in_lanes(each, width) for each in (values, weight, *states)]) else 1
+    wide_ids, wide_grads, *tile = ids.dtype == torch.int64, values.dtype == torch.float32, width, lanes, rows, columns
+    numbers = struct.unpack("<5i", struct.pack("<5f", change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
+    a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
+    stamps, stamp = (0, 0) if change.stamps is None else (change.stamps[0].data_ptr(), change.stamps[1])
+    left_out = 0 if change.left_out is None else change.left_out.data_ptr()
+    with as_current(device):
+        pieces = torch.empty(parts, width, dtype=torch.float32, device=device)  # sums of those that continue a row
+        reads = ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr(), pieces.data_ptr()
+        if parts > 1:
+            _kernel(sum_pieces, (wide_ids, wide_grads, *tile))(device, -(-parts // rows) * blocks, *reads)
+        constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile)
+        _kernel(update_rows, constants, numbers=NUMBERS.value)(
+            device, -(-count // rows) * blocks,
+            *reads, weight.data_ptr(), change.first, len(weight), left_out, a, b, stamps, stamp, numbers,
+        )  # fmt: skip
 
 
 def refresh_on_gpu(ids: Tensor, stamps: Tensor, latest: int, table: Tensor, rows: Tensor) -> None:
