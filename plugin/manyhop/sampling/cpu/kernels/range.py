@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -105,11 +107,13 @@ def _count_up_to(
     """Count the entries of each column with a time up to its limit; at most ``_LANES`` columns.
 
     A window of codes is compared at once. It covers a short column; in a longer one, it is at the expected end, as if
-    times were distributed like the times of all edges. It has one or two cache lines; a bisection reads more.
+    times were distributed like the times of all edges. It has one or two cache lines; a bisection reads more. If the
+    end is not in the window, it is probably close.
     """
     code, base = u16(edges[t].code, 1 << 62), np.uint64(edges[t].code)
     time, bound = i64(edges[t].time, 1 << 62), i64(edges[t].bound, BUCKETS)
     bucket, window = np.empty(_LANES, np.uint16), np.empty(_LANES, np.uint64)
+    undecided, m = np.empty(_LANES, np.uint64), np.uint64(0)
     for i in range(start.size):
         bucket[i] = bucket[i - 1] if i > 0 and limit[i] == limit[i - 1] else _bounds_up_to(bound, limit[i])
         d = np.uint64(degree[i])
@@ -120,30 +124,48 @@ def _count_up_to(
         prefetch(base + _TWO * window[i])
         prefetch(base + _TWO * (window[i] + _WINDOW - _ONE))
     for i in range(start.size):
-        begin, end, b = start[i], start[i] + np.uint64(degree[i]), bucket[i]
-        n = count_below(base + _TWO * window[i], b, min(end - window[i], _WINDOW))
-        at, left = window[i] + n, np.uint64(0)
-        if n == np.uint64(0) and window[i] > begin:
-            at, left = begin, window[i] - begin
-        elif n == _WINDOW:
-            left = end - at
-        while left > np.uint64(0):  # the end is not in the window
-            half = left >> _ONE
-            if code[at + half] < b:
-                at += half + _ONE
-                left -= half + _ONE
-            else:
-                left = half
+        b, size, address = bucket[i], start[i] + np.uint64(degree[i]) - window[i], base + _TWO * window[i]
+        n = count_below(address, b, min(size, _WINDOW))
+        up_to = count_below(address, np.uint16(b + np.uint16(1)), min(size, _WINDOW))
+        count[i] = np.uint32(window[i] + n - start[i])
+        undecided[m] = i  # without a branch
+        m += np.uint64(up_to > n) | np.uint64(n == np.uint64(0)) | np.uint64(n == _WINDOW)
+    for j in range(m):  # few: what decides is requested for all of them first
+        i = undecided[j]
+        at = start[i] + np.uint64(count[i])
+        prefetch(base + _TWO * (at - _WINDOW if at == window[i] else at))
+        prefetch(np.uint64(edges[t].time) + _EIGHT * at)
+    for j in range(m):
+        i = undecided[j]
+        at, end, b, step = start[i] + np.uint64(count[i]), start[i] + np.uint64(degree[i]), bucket[i], _WINDOW
+        while at > start[i] and code[at - _ONE] >= b:  # the end is before the window
+            at -= min(step, at - start[i])
+            step += step
+        if at < end and code[at] < b:
+            at = _first_above(code, at, end, _WINDOW, np.int64(b) - 1)
         if at < end and code[at] == b:  # the times decide
-            left = end - at
-            while left > np.uint64(0):
-                half = left >> _ONE
-                if time[at + half] <= limit[i]:
-                    at += half + _ONE
-                    left -= half + _ONE
-                else:
-                    left = half
-        count[i] = np.uint32(at - begin)
+            at = _first_above(time, at, end, _ONE, limit[i])
+        count[i] = np.uint32(at - start[i])
+
+
+@helper
+def _first_above(
+    values: npt.NDArray[Any], at: np.uint64, end: np.uint64, step: np.uint64, limit: np.int64
+) -> np.uint64:
+    """Return the first position in ``[at, end)`` whose value exceeds the limit, or ``end``; near ones cost least."""
+    left = min(step, end - at)
+    while left == step and values[at + step - _ONE] <= limit:
+        at += step
+        step += step
+        left = min(step, end - at)
+    while left > np.uint64(0):
+        half = left >> _ONE
+        if values[at + half] <= limit:
+            at += half + _ONE
+            left -= half + _ONE
+        else:
+            left = half
+    return at
 
 
 @helper
