@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
-from manyhop.sampling.cpu.sampler import CPUSampler
+from manyhop.sampling.cpu.sampler import CPUSampler, Outputs
 from manyhop.sampling.cpu.workspace import Empty, Workspace, empty, key_of
 
 
@@ -67,7 +66,7 @@ class CPULaborSampler(CPUSampler):
             done = int(ws.found["num_done"][t] + ws.found["total"][t])
             ws.reserve_picked(t, max(2 * done, done + longest + int(fanout[t]) + c.CHUNK), done)
 
-    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+    def _result(self, ws: Workspace, outputs: Outputs, counts: list[list[int]]) -> SampledSubgraph:
         sample = super()._result(ws, outputs, counts)
         if not self._weighs:
             return sample

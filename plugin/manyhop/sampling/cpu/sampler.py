@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.graph import EdgeType, Graph
+from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import HGTSpec, NeighborSpec, NodeRequest, Pending, SampledSubgraph, add_reverses
 from manyhop.sampling.cpu import tables as c
@@ -31,6 +31,7 @@ from manyhop.system.threads import in_forked_children
 
 _HUGE_FANOUT = 1 << 16
 _BYTES_PER_EDGE = 24  # of a sample
+Outputs: TypeAlias = tuple[list[tuple[Tensor, Tensor]], list[dict[NodeType, Tensor]]]
 
 
 class HostSampler:
@@ -110,6 +111,7 @@ class CPUSampler(HostSampler):
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0
+        self._columns = ("node", "tree") if spec.disjoint else ("node",)
         self._fanouts = np.array(fanouts, np.int64).reshape(len(fanouts), self._num_hops).T.copy()
         if not spec.replace:
             self._bound_fanouts()
@@ -150,7 +152,7 @@ class CPUSampler(HostSampler):
         keep += self._exclude(ws, request)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
         ws.mode["hop"] = -1
-        outputs: list[tuple[Tensor, Tensor]] = []
+        outputs: Outputs = [], []
         tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, ws.key, counts)
         # Two calls, once the workspace is large enough: threads compete for the GIL after each.
         sample = self._sample_plain if request.exclude is None else self._sample_any
@@ -190,36 +192,45 @@ class CPUSampler(HostSampler):
         """Reserve memory for nodes and edges that the measured hop can add, and for its chunks."""
         totals = ws.found["total"].tolist()
         ws.expect(_BYTES_PER_EDGE * sum(totals))
-        bounds = ws.nodes["count"].tolist()
-        for n, (_, src, _) in zip(totals, self._types, strict=True):
-            bounds[src] += n
-        for t, bound in enumerate(bounds):
-            if not self.spec.disjoint:
-                bound = min(bound, self._num_nodes[t] + int(ws.nodes["num_seeds"][t]))
+        for t, bound in enumerate(self._most_nodes(ws, totals)):
             ws.reserve_nodes(t, bound)
         ws.reserve_chunk(int(ws.found["most"].max(initial=0)))
         if ws.mode["keep_all"][0] or ws.mode["hop"][0] < self._num_hops - 1:
             for i, (n, done) in enumerate(zip(totals, ws.found["num_done"].tolist(), strict=True)):
                 ws.reserve_edges(i, done + n, done)
 
-    def _allocate(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
-        """Allocate the tensors of all edges, ``([2, n], [n])`` per type, for the kernel."""
-        outputs, addresses = allocate_edges((ws.found["num_done"] + ws.found["total"]).tolist(), self._empty)
+    def _most_nodes(self, ws: Workspace, totals: list[int]) -> list[int]:
+        """Return how many nodes of each type the batch has at most after a hop with ``totals`` edges per type."""
+        bounds: list[int] = ws.nodes["count"].tolist()
+        for n, (_, src, _) in zip(totals, self._types, strict=True):
+            bounds[src] += n
+        if not self.spec.disjoint:
+            limits = zip(bounds, self._num_nodes, ws.nodes["num_seeds"].tolist(), strict=True)
+            bounds = [min(bound, n + num_seeds) for bound, n, num_seeds in limits]
+        return bounds
+
+    def _allocate(self, ws: Workspace) -> Outputs:
+        """Allocate the tensors of all edges, ``([2, n], [n])`` per type, and of all nodes, for the kernel."""
+        edges, addresses = allocate_edges((ws.found["num_done"] + ws.found["total"]).tolist(), self._empty)
         if addresses:  # none without edge types
             ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
-        return outputs
+        room = [n + 1 for n in self._most_nodes(ws, ws.found["total"].tolist())]  # kernels write one beyond the last
+        return edges, node_columns(ws, self._node_types, self._columns, self._empty, room)
 
-    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+    def _result(self, ws: Workspace, outputs: Outputs, counts: list[list[int]]) -> SampledSubgraph:
         spec, num_types = self.spec, len(self._num_nodes)
+        edges, nodes = outputs
         if spec.subgraph == "induced":
-            outputs = induced_edges(ws, self._edges, self._empty)
+            edges = induced_edges(ws, self._edges, self._empty)
         elif ws.mode["keep_all"][0] or self._num_hops == 0:
-            outputs = kept_edges(ws, self._empty)
-        columns = ("node", "tree") if spec.disjoint else ("node",)
-        node, *tree = node_columns(ws, self._node_types, columns, self._empty)
+            edges = kept_edges(ws, self._empty)
+        for column in nodes:
+            for tensor, n in zip(column.values(), counts[-1], strict=False):
+                tensor.resize_(n)
+        node, *tree = nodes or node_columns(ws, self._node_types, self._columns, self._empty)
         row, col = {}, {}
         edge_id: dict[EdgeType, Tensor | None] = {}
-        for (edge_type, _, _), (pair, ids) in zip(self._types, outputs, strict=True):
+        for (edge_type, _, _), (pair, ids) in zip(self._types, edges, strict=True):
             row[edge_type], col[edge_type] = pair.unbind(0)
             edge_id[edge_type] = ids
         nodes_after, edges_per_hop = None, None

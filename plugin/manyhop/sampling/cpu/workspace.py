@@ -59,6 +59,7 @@ class Workspace:
         self.mode = np.zeros(1, c.MODE)
         self._rehash = rehash
         self._arrays: dict[tuple[str, int, str], npt.NDArray[np.generic]] = {}
+        self._own = {column: np.zeros(len(num_nodes), np.int64) for column in ("node", "tree")}  # addresses
         self._node_capacity = [0] * len(num_nodes)
         self._slot_capacity = [0] * len(num_nodes)
         self._expected = 0
@@ -87,6 +88,8 @@ class Workspace:
         nodes = self.nodes
         nodes["stamp"] += nodes["count"]
         nodes["count"] = 0
+        for column, own in self._own.items():
+            nodes[column] = own
         for t, stamp in enumerate(nodes["stamp"].tolist()):
             if stamp > LIMIT // 2:
                 self._arrays["nodes", t, "slots"][:] = 0
@@ -106,10 +109,11 @@ class Workspace:
         if n > self._node_capacity[t]:
             self._node_capacity[t] = n + n // 4 + 64
             keep = int(self.nodes["count"][t])
-            for column in ("node", "tree"):  # kernels write one entry beyond the last node
+            for column, own in self._own.items():  # kernels write one entry beyond the last node
                 self._new("nodes", self.nodes, t, column, self._node_capacity[t] + 1, np.uint64, keep)
+                own[t] = self.nodes[column][t]
         if n > self._slot_capacity[t]:
-            size = 1 << max(9, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
+            size = 1 << max(10, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)
             self.nodes["mask"][t] = size - 1
             self._slot_capacity[t] = size // 4 * 3
@@ -227,19 +231,25 @@ def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
 
 
 def node_columns(
-    ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[str], empty: Empty
+    ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[str], empty: Empty, room: Sequence[int] = ()
 ) -> list[dict[NodeType, Tensor]]:
-    """Return ``[num_nodes] int64`` per column and node type: global ids (``node``) or trees (``tree``)."""
+    """Return ``[num_nodes] int64`` per column and node type: global ids (``node``) or trees (``tree``).
+
+    With ``room``, a number of entries per type, kernels add further nodes to these tensors, until the next batch.
+    """
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
     found, moves = [], []
     counts = ws.nodes["count"].tolist()
     for column in columns:
         tensors = {}
-        for node_type, address, n in zip(node_types, ws.nodes[column].tolist(), counts, strict=True):
-            tensors[node_type] = empty((n,), torch.int64)
+        own = ws.nodes[column].tolist()
+        for node_type, address, n, size in zip(node_types, own, counts, room or counts, strict=True):
+            tensors[node_type] = empty((size,), torch.int64)
             moves.append((address, tensors[node_type].data_ptr(), n))
         found.append(tensors)
+        if room:
+            ws.nodes[column] = [tensor.data_ptr() for tensor in tensors.values()]
     copy_arrays(np.array(moves, np.int64))
     return found
 

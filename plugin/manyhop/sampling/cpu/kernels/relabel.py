@@ -20,12 +20,12 @@ from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
 #
 # A hop visits its frontier tree by tree and adds nodes in the same order, so ``tree`` consists of a few ascending runs.
 # Before a tree is visited, its nodes from these runs enter the table. It fits in the L1 cache; the hash table of a
-# whole batch does not fit in the L2 cache. It has four slots per node, so that few collide, at the front of the other
+# whole batch does not fit in the L2 cache. It has eight slots per node, so that few collide, at the front of the other
 # table's memory. The upper half of a slot is the number of the tree's table in this batch, so that nothing is cleared
 # between trees. With many edge types and hops, there are too many runs to search, and the hash table is used.
 
 _NO_TREE = np.iinfo(np.int64).max
-_LEAST_BITS = 9  # most trees need no more: then no branch depends on their size
+_LEAST_BITS = 10  # most trees need no more: then no branch depends on their size
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _HALF, _BITS, _LOW = np.uint64(32), np.uint64(64), np.uint64(0xFFFFFFFF)
 
@@ -61,7 +61,7 @@ def relabel_by_tree(
             return np.int64(x)
         shift = _BITS - np.uint64(nodes[src].table_bits)
         mask = (_ONE << np.uint64(nodes[src].table_bits)) - _ONE
-        first, entry = end, _first_entry(nodes, src)
+        entry = _first_entry(nodes, src)
         while x < all and np.uint64(dst_node[x]) <= b:
             u = neighbor[x]
             at = u * GAMMA >> shift
@@ -72,11 +72,10 @@ def relabel_by_tree(
             if local >= end:
                 local = end
                 slots[at] = entry + local
-                node[end] = u
+                node[end], tree[end] = u, r
                 end += _ONE
             out[x] = local
             x += _ONE
-        tree[first:end] = r
         nodes[src].count = int(end)
     return np.int64(n)
 
@@ -104,29 +103,31 @@ def _make_table(nodes: Nodes, t: int, r: np.uint64, n: int) -> bool:
     run[last + 1] = end
     if run[last] == end or tree[end - 1] < r:
         cursor[last] = end
-    count = 0
-    for q in range(last + 1):
-        c, stop = cursor[q], run[q + 1]
-        while c < stop and tree[c] < r:
-            c += 1
-        cursor[q] = c
-        while c < stop and tree[c] == r:
-            c += 1
-        count += c - cursor[q]
-    bits, most = _LEAST_BITS, nodes[t].mask + 1
-    while 1 << bits < 4 * (count + n) and 1 << bits < most:
+    bits, most, count, end_id = _LEAST_BITS, nodes[t].mask + 1, 0, np.uint64(end)
+    while 1 << bits < 8 * n and 1 << bits < most:
         bits += 1
-    nodes[t].num_tables += 1
-    slots, entry, end_id = u64(nodes[t].slots, 1 << bits), _first_entry(nodes, t), np.uint64(end)
-    shift, mask = _BITS - np.uint64(bits), (_ONE << np.uint64(bits)) - _ONE
-    for q in range(last + 1):
-        c, stop = cursor[q], run[q + 1]
-        while c < stop and tree[c] == r:
-            at = node[c] * GAMMA >> shift
-            while slots[at] - entry < end_id:
-                at = (at + _ONE) & mask
-            slots[at] = entry + np.uint64(c)
-            c += 1
+    while True:
+        nodes[t].num_tables += 1
+        slots, entry = u64(nodes[t].slots, 1 << bits), _first_entry(nodes, t)
+        shift, mask = _BITS - np.uint64(bits), (_ONE << np.uint64(bits)) - _ONE
+        count, room = 0, (1 << bits) // 2 if 1 << bits < most else most
+        for q in range(last + 1):
+            c, first, stop = cursor[q], run[q], run[q + 1]
+            while c > first and tree[c - 1] >= r:
+                c -= 1
+            while c < stop and tree[c] < r:
+                c += 1
+            while c < stop and tree[c] == r and count < room:
+                at = node[c] * GAMMA >> shift
+                while slots[at] - entry < end_id:
+                    at = (at + _ONE) & mask
+                slots[at] = entry + np.uint64(c)
+                c += 1
+                count += 1
+            cursor[q] = c
+        if count < room:
+            break
+        bits += 1
     nodes[t].table_tree, nodes[t].table_bits = int(r), bits
     nodes[t].table_capacity = end - count + ((1 << bits) // 4 * 3 if 1 << bits < most else most)
     return True
