@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib.util
 import json
 import os
@@ -27,7 +28,7 @@ from typing import Any
 
 import forks
 
-HANGS = 900.0  # seconds; a busy machine may take minutes for what takes seconds
+HANGS = float(os.environ.get("RANKS_HANG", 900))  # seconds; a busy machine may take minutes for what takes seconds
 
 
 @dataclass
@@ -86,15 +87,15 @@ class Ranks:
         return path.stat().st_mtime
 
     def wait(self, timeout: float = HANGS) -> list[Result]:
-        """All ranks' results; those that run longer are killed, which shows as exit code -9."""
-        end = time.monotonic() + timeout
+        """All ranks' results; those that run longer are killed, and first print the stacks of their threads."""
+        end, signals = time.monotonic() + timeout, iter([signal.SIGABRT, signal.SIGKILL])
         exits = [self._folder / f"exit.{rank}" for rank in range(self.world_size)]
         while not all(path.exists() for path in exits):
             if time.monotonic() > end:
+                sig, end = next(signals, signal.SIGKILL), time.monotonic() + 10
                 for rank, path in enumerate(exits):
                     if not path.exists():
-                        self.kill(rank)
-                end = float("inf")
+                        self.kill(rank, sig)
             time.sleep(0.01)
         return [self._result(rank) for rank in range(self.world_size)]
 
@@ -264,6 +265,7 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
     output = os.open(folder / f"out.{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.enable(2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.update(how["env"])

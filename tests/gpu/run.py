@@ -1,6 +1,7 @@
 """Run the tests that need GPUs: `make gpu`, `make gpu GPUS=2`. Those that compare the memory of the whole GPU run last,
 one at a time. Prints the tests' names, then a line per failure and per reason why tests did not run."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ TESTS = ROOT / "tests"
 PYTEST = ["-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "no:benchmark", "--tb=short", "--durations=15"]
 PYTEST += ["-o", "junit_family=xunit1"]  # with files, which the report names
 TOGETHER, ALL = 470.0, 580.0  # seconds after which tests are interrupted
+RANKS_HANG = 150  # seconds after which ranks are killed, and their test fails
 
 
 def main(gpus: int) -> int:
@@ -40,7 +42,7 @@ def main(gpus: int) -> int:
 def run(options: Sequence[str], junit: Path, seconds: float) -> str:
     """Run pytest and return why it failed, or nothing."""
     command = [sys.executable, *PYTEST, f"--junitxml={junit}", *options]
-    with subprocess.Popen(command, cwd=ROOT) as pytest:
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"RANKS_HANG": str(RANKS_HANG)}) as pytest:
         try:
             status = pytest.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -78,7 +78,8 @@ class GPUExchange(RowExchange):
         self._stream: Any = None
         if self._device.type == "cuda":
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            self._events = [self._side.record_event() for _ in range(2)]
+            created = torch.cuda.current_stream(self._device)  # which fills the memory of the flight
+            self._events = [created.record_event() for _ in range(2)]
             self._done = self._events[0]
         for kernel in [marker(True, False), marker(False, False), placer(False), *usual_kernels()]:
             kernel.prepare(self._device)
@@ -252,9 +253,9 @@ class GPUExchange(RowExchange):
     def _announce(self, status: Status, tag: Tag, text: str) -> _Announcement:
         """Join an exchange without requests, with this status. Does not wait for it."""
         ranks, stride = self.world.world_size, self._quota.ahead
-        flight = Flight(self.world.rank, ranks, self._device, self._timeout)
         with self._on_side_stream():
             stream = self._begin_in_order()
+            flight = Flight(self.world.rank, ranks, self._device, self._timeout)  # its memory is filled on this stream
             flight.prepare(self._quota.id_words, 0)
             flight.write(make_headers(status, tag, 0, text, [0] * self._others))
             work = flight.start(self._peers, wait=False)
