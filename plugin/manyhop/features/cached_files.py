@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -307,7 +306,7 @@ def _make_cache(
     file = map_again(place)
     memory = torch.from_numpy(segment.memory[:nbytes])
     return FileCache(
-        replace(layout, address=file.ctypes.data), memory, capacity, version, segment, why, (file, for_size)
+        layout._replace(address=file.ctypes.data), memory, capacity, version, segment, why, (file, for_size)
     )
 
 

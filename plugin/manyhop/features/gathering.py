@@ -22,6 +22,7 @@ from manyhop.system.threads import executor
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
+Copy: TypeAlias = tuple[RowRequest, RowLayout, Tensor, Tensor, int, int]
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
 
 
@@ -105,6 +106,13 @@ def _gpu() -> Any:
     return gather_gpu
 
 
+@functools.cache
+def _kernel() -> Any:
+    from manyhop.features.cpu_kernels import gather_rows
+
+    return gather_rows
+
+
 def _exchanged(requests: list[RowRequest], pool: BufferPool, exchange: Exchanging | None) -> list[Tensor]:
     if exchange is None:
         raise InputError(
@@ -126,12 +134,12 @@ def _check_index(request: RowRequest) -> Tensor:
 def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int = 1) -> list[Any]:
     """Gather the rows of sources that this process can index: as :func:`gather`."""
     results: list[Any] = []
-    copies: list[Callable[[], None]] = []
+    copies: list[Copy] = []
     for request in requests:
         if isinstance(request.source, CachedRows):
             request = replace(request, source=request.source.source)
         layout = None
-        if request.dim == 0 and request.index.device.type == "cpu":
+        if request.dim == 0 and request.index.is_cpu:
             record = known_if_any(request.source)
             cache = None if record is None else record.file_cache  # which another thread may replace
             if cache is not None and cache.is_of(request.source):
@@ -148,10 +156,10 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
         cuts = min(threads, 1 + count * layout.row_bytes // _SPLIT_BYTES)
         for k in range(cuts):
             begin, end = count * k // cuts, count * (k + 1) // cuts
-            copies.append(partial(_copy_rows, request, layout, index, out, begin, end))
+            copies.append((request, layout, index, out, begin, end))
     if threads == 1 or len(copies) <= 1:
         for copy in copies:
-            copy()
+            _copy_rows(*copy)
     else:
         _in_threads(copies, threads)
     return results
@@ -159,18 +167,17 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
 
 def _copy_rows(request: RowRequest, layout: RowLayout, index: Tensor, out: Tensor, begin: int, end: int) -> None:
     """Copy the rows of some entries of an index; the tensors own the memory behind the addresses."""
-    from manyhop.features.cpu_kernels import gather_rows
-
-    itemsize, row_bytes = index.element_size(), layout.row_bytes
-    bad = gather_rows(
-        layout.address, layout.stride, layout.num_rows, index.data_ptr() + begin * itemsize, itemsize == 8,
+    address, stride, num_rows, row_bytes, *_ = layout
+    itemsize = index.element_size()
+    bad = _kernel()(
+        address, stride, num_rows, index.data_ptr() + begin * itemsize, itemsize == 8,
         end - begin, out.data_ptr() + begin * row_bytes, row_bytes,
     )  # fmt: skip
     if bad >= 0:
-        raise out_of_range(request, begin + bad, layout.num_rows)
+        raise out_of_range(request, begin + bad, num_rows)
 
 
-def _in_threads(copies: Sequence[Callable[[], None]], threads: int) -> None:
+def _in_threads(copies: Sequence[Copy], threads: int) -> None:
     """Copy in the caller and in ``threads - 1`` others; raise the error of the first copy that has one."""
     todo, errors, lock = list(enumerate(copies))[::-1], {}, threading.Lock()
 
@@ -181,7 +188,7 @@ def _in_threads(copies: Sequence[Callable[[], None]], threads: int) -> None:
                     return
                 k, copy = todo.pop()
             try:
-                copy()
+                _copy_rows(*copy)
             except FeatureError as error:
                 errors[k] = error
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,8 +91,7 @@ def version_of(value: object) -> int:
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
-@dataclass(frozen=True)
-class RowLayout:
+class RowLayout(NamedTuple):
     """Rows that can be copied as bytes."""
 
     address: int
@@ -111,13 +109,9 @@ class RowLayout:
 def row_layout(source: Any, name: str) -> RowLayout | None:
     """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing."""
     if type(source) is Tensor or type(source) is torch.nn.Parameter:
-        plain = (
-            source.layout is torch.strided
-            and source.device.type in ("cpu", "cuda")
-            and source.dim() > 0
-            and not (source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg())
-        )
-        if not plain:
+        if source.layout is not torch.strided or not (source.is_cpu or source.is_cuda) or source.dim() == 0:
+            return None
+        if source.requires_grad or source.is_quantized or source.is_conj() or source.is_neg():
             return None
         dtype, device, address = source.dtype, source.device, source.data_ptr()
         strides, unit = source.stride(), dtype.itemsize
@@ -130,10 +124,10 @@ def row_layout(source: Any, name: str) -> RowLayout | None:
         return None
     shape = tuple(source.shape)
     row_bytes = dtype.itemsize
-    for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
-        if n > 1 and stride * unit != row_bytes:
+    for i in range(len(shape) - 1, 0, -1):
+        if shape[i] > 1 and strides[i] * unit != row_bytes:
             return None
-        row_bytes *= n
+        row_bytes *= shape[i]
     return RowLayout(address, strides[0] * unit, shape[0], row_bytes, shape[1:], dtype, device)
 
 
