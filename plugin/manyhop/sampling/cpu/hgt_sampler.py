@@ -18,9 +18,9 @@ _NO_LIMIT = 1 << 62
 class _Memory:
     """Memory of one thread: the batch, the candidates, their budgets."""
 
-    def __init__(self, num_nodes: list[int], num_edge_types: int, largest: int, rehash: Any) -> None:
-        self.batch = Workspace(num_nodes, num_edge_types, False, largest, rehash)
-        self.candidates = Workspace(num_nodes, num_edge_types, False, 0, rehash)
+    def __init__(self, num_nodes: list[int], num_edge_types: int, largest: int, kernels: Any) -> None:
+        self.batch = Workspace(num_nodes, num_edge_types, False, largest, kernels)
+        self.candidates = Workspace(num_nodes, num_edge_types, False, 0, kernels)
         self.addresses = np.zeros(len(num_nodes), np.int64)
         self.sums = np.empty(0, np.float64)
         self._budgets = [np.empty(0, np.float64) for _ in num_nodes]
@@ -49,7 +49,7 @@ class CPUHGTSampler(HostSampler):
         from manyhop.sampling.cpu.kernels import hgt
         from manyhop.sampling.cpu.kernels import hop as hop_kernels
 
-        self._kernels, self._rehash = hgt, hop_kernels.rehash_type
+        self._kernels, self._hop_kernels = hgt, hop_kernels
         super()._prepare()
         limit = self.spec.max_neighbors
         self._fanout = np.full(len(self._edges), -1 if limit is None else limit, np.int64)
@@ -59,7 +59,7 @@ class CPUHGTSampler(HostSampler):
         memory: _Memory | None = getattr(self._local, "memory", None)
         if memory is None:
             largest = max(self.spec.max_neighbors or 0, int(self._num_samples.max(initial=0)))
-            memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
+            memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._hop_kernels)
         return memory
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
@@ -74,7 +74,8 @@ class CPUHGTSampler(HostSampler):
         ws.begin(request.key)
         memory.candidates.begin(request.key)
         seeds, keep = self._seeds(ws, request)
-        self._kernels.begin_batch(ws.nodes, ws.mode, seeds)
+        nodes, _, mode = ws.tables
+        self._kernels.begin_batch(nodes, mode, seeds)
         del keep
         counts = [ws.nodes["count"].tolist()]
         for hop, num_samples in enumerate(self._num_samples):
@@ -87,7 +88,7 @@ class CPUHGTSampler(HostSampler):
         ws, candidates = memory.batch, memory.candidates
         for i, dst in enumerate(self._edges["dst"].tolist()):
             ws.reserve_frontier(i, counts[dst])
-        self._kernels.measure_columns(self._edges, ws.nodes, ws.found, ws.mode, self._fanout)
+        self._kernels.measure_columns(self._edges, *ws.tables, self._fanout)
         bounds = candidates.nodes["count"].tolist()
         for src, n in zip(self._edges["src"].tolist(), ws.found["total"].tolist(), strict=True):
             bounds[src] += n
@@ -97,9 +98,10 @@ class CPUHGTSampler(HostSampler):
             ws.reserve_nodes(t, counts[t] + min(bound, int(num_samples[t])))
         ws.reserve_chunk(max(int(num_samples.max(initial=0)), int(ws.found["most"].max(initial=0))))
         limit = _NO_LIMIT if self.spec.max_neighbors is None else self.spec.max_neighbors
-        budgets = candidates.nodes, memory.addresses
-        self._kernels.add_budgets(self._edges, ws.nodes, ws.found, ws.mode, *budgets, limit, ws.key, hop)
-        self._kernels.draw_nodes(ws.nodes, ws.mode, *budgets, memory.sums.ctypes.data, num_samples, ws.key, hop)
+        nodes, _, mode = ws.tables
+        budgets = candidates.tables[0], memory.addresses
+        self._kernels.add_budgets(self._edges, *ws.tables, *budgets, limit, ws.key, hop)
+        self._kernels.draw_nodes(nodes, mode, *budgets, memory.sums.ctypes.data, num_samples, ws.key, hop)
 
     def _result(self, ws: Workspace, counts: list[list[int]]) -> SampledSubgraph:
         limit = -1 if self.spec.max_neighbors is None else self.spec.max_neighbors

@@ -43,7 +43,7 @@ class CPULaborSampler(CPUSampler):
     def _workspace(self) -> Workspace:
         ws = super()._workspace()
         if ws.mode["picked_ahead"][0] == 0:
-            ws.mode["picked_ahead"] = 1
+            ws.mode["picked_ahead"][0] = 1
             self._local.scratch = _Scratch(self._labor_spec)
         return ws
 
@@ -51,7 +51,7 @@ class CPULaborSampler(CPUSampler):
         """Pick for all columns of the hop. Lengths are an upper limit; memory is reserved for the likely number."""
         scratch: _Scratch = self._local.scratch
         fanout = self._fanouts[ws.mode["hop"][0]]
-        self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
+        self._labor.measure_labor(self._edges, *ws.tables[:2], fanout)
         totals, longest = ws.found["total"].tolist(), int(ws.found["most"].max(initial=0))
         frontier = int((ws.nodes["end"] - ws.nodes["begin"]).max(initial=0))
         scratch.reserve(longest, int(fanout.max(initial=0)), frontier)
@@ -60,7 +60,7 @@ class CPULaborSampler(CPUSampler):
             distinct = max(map(min, totals, sources), default=0)
             scratch.reserve_entries(max(totals, default=0), distinct)
         key = key_of(scratch.begin(request))
-        arguments = (self._edges, ws.nodes, ws.found, ws.mode, scratch.labor, fanout, key)
+        arguments = (self._edges, *ws.tables, scratch.labor, fanout, key)
         ws.expect(0)
         while (t := self._labor.pick_labor(*arguments)) >= 0:
             done = int(ws.found["num_done"][t] + ws.found["total"][t])

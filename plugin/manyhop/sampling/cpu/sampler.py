@@ -70,11 +70,11 @@ class HostSampler:
             rows.append((t, keep[-1].data_ptr(), ids.numel()))
             ws.reserve_seeds(t, ids.numel())
         for column, times in (("time_max", request.time_max), ("time_min", request.time_min)):
-            ws.mode[column] = 0
+            ws.mode[column][0] = 0
             if times:
                 each = [_readable(times[t]) for t in request.seeds]
                 keep.append(each[0] if len(each) == 1 else torch.cat(each))
-                ws.mode[column] = keep[-1].data_ptr()
+                ws.mode[column][0] = keep[-1].data_ptr()
         return np.array(rows, np.int64).reshape(-1, 3), keep
 
 
@@ -134,12 +134,12 @@ class CPUSampler(HostSampler):
         if ws is None:
             spec = self.spec
             largest = 0 if spec.replace else int(self._fanouts.max(initial=0))
-            ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels.rehash_type)
-            ws.mode["replace"] = spec.replace
-            ws.mode["weighted"] = spec.weighted
-            ws.mode["temporal"] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
-            ws.mode["disjoint"] = spec.disjoint
-            ws.mode["expand_all"] = spec.expand == "all"
+            ws = Workspace(self._num_nodes, len(self._types), spec.disjoint, largest, self._kernels)
+            ws.mode["replace"][0] = spec.replace
+            ws.mode["weighted"][0] = spec.weighted
+            ws.mode["temporal"][0] = {None: 0, "uniform": 1, "last": 2}[spec.temporal]
+            ws.mode["disjoint"][0] = spec.disjoint
+            ws.mode["expand_all"][0] = spec.expand == "all"
             self._local.workspace = ws
         return ws
 
@@ -151,9 +151,9 @@ class CPUSampler(HostSampler):
         seeds, keep = self._seeds(ws, request)
         keep += self._exclude(ws, request)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
-        ws.mode["hop"] = -1
+        ws.mode["hop"][0] = -1
         outputs: Outputs = [], []
-        tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, ws.key, counts)
+        tables = (self._edges, *ws.tables, self._fanouts, seeds, ws.key, counts)
         # Two calls, once the workspace is large enough: threads compete for the GIL after each.
         sample = self._sample_plain if request.exclude is None else self._sample_any
         while (state := sample(*tables)) != c.DONE:
@@ -175,7 +175,7 @@ class CPUSampler(HostSampler):
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Pass the excluded edges to the kernels. The number of edges is known at the end of the batch only."""
         ahead = ws.mode["picked_ahead"][0] > 0
-        ws.mode["keep_all"] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
+        ws.mode["keep_all"][0] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
         keep = []
         for i, (edge_type, _, _) in enumerate(self._types):
             ids = None if request.exclude is None else request.exclude.get(edge_type)
@@ -211,10 +211,12 @@ class CPUSampler(HostSampler):
 
     def _allocate(self, ws: Workspace) -> Outputs:
         """Allocate the tensors of all edges, ``([2, n], [n])`` per type, and of all nodes, for the kernel."""
-        edges, addresses = allocate_edges((ws.found["num_done"] + ws.found["total"]).tolist(), self._empty)
-        if addresses:  # none without edge types
-            ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
-        room = [n + 1 for n in self._most_nodes(ws, ws.found["total"].tolist())]  # kernels write one beyond the last
+        totals = ws.found["total"].tolist()
+        counts = [done + n for done, n in zip(ws.found["num_done"].tolist(), totals, strict=True)]
+        edges, addresses = allocate_edges(counts, self._empty)
+        for i, out in enumerate(addresses):
+            ws.found["out_row"][i], ws.found["out_col"][i], ws.found["out_id"][i] = out
+        room = [n + 1 for n in self._most_nodes(ws, totals)]  # kernels write one beyond the last
         return edges, node_columns(ws, self._node_types, self._columns, self._empty, room)
 
     def _result(self, ws: Workspace, outputs: Outputs, counts: list[list[int]]) -> SampledSubgraph:
@@ -235,7 +237,7 @@ class CPUSampler(HostSampler):
             edge_id[edge_type] = ids
         nodes_after, edges_per_hop = None, None
         if spec.subgraph == "directional":
-            nodes_after = nodes_per_hop(self._node_types, [n[:num_types] for n in counts])
+            nodes_after = nodes_per_hop(self._node_types, counts)
             edges_per_hop = {t: [n[i] for n in counts[1:]] for i, (t, _, _) in enumerate(self._types, num_types)}
         sample = SampledSubgraph(
             node=node,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class Workspace:
         num_edge_types: number of edge types.
         disjoint: whether local ids are per (tree, node).
         largest_fanout: the most edges of a node that must all be different, for the hash set of picks.
-        rehash: kernel that moves the nodes of a batch into a new hash table: ``rehash(nodes, node_type)``.
+        kernels: module ``manyhop.sampling.cpu.kernels.hop``, which imports numba.
     """
 
     def __init__(
@@ -52,19 +53,19 @@ class Workspace:
         num_edge_types: int,
         disjoint: bool,
         largest_fanout: int,
-        rehash: Callable[[c.Records, int], None],
+        kernels: Any,
     ) -> None:
-        self.nodes = np.zeros(len(num_nodes), c.BATCH_NODES)
-        self.found = np.zeros(num_edge_types, c.FOUND_EDGES)
-        self.mode = np.zeros(1, c.MODE)
-        self._rehash = rehash
+        nodes, found = np.zeros(len(num_nodes), c.BATCH_NODES), np.zeros(num_edge_types, c.FOUND_EDGES)
+        self.tables = nodes, found, np.zeros(1, c.MODE)
+        self.nodes, self.found, self.mode = map(c.fields_of, self.tables)
+        self.kernels = kernels
         self._arrays: dict[tuple[str, int, str], npt.NDArray[np.generic]] = {}
         self._own = {column: np.zeros(len(num_nodes), np.int64) for column in ("node", "tree")}  # addresses
         self._node_capacity = [0] * len(num_nodes)
         self._slot_capacity = [0] * len(num_nodes)
         self._expected = 0
-        self.nodes["stamp"] = 1
-        self.nodes["num_nodes"] = num_nodes
+        self.nodes["stamp"][:] = 1
+        self.nodes["num_nodes"][:] = num_nodes
         for t, n in enumerate(num_nodes):
             self.nodes["mask"][t] = 0
             if not disjoint and n <= TABLE_OF_ALL_NODES:
@@ -78,7 +79,7 @@ class Workspace:
         self._new("mode", self.mode, 0, "key", c.BLOCK, np.uint64)
         size = 1 << (2 * max(largest_fanout, c.BLOCK) - 1).bit_length()
         self._new("mode", self.mode, 0, "set", size, np.uint64)[:] = 0
-        self.mode["set_mask"] = size - 1
+        self.mode["set_mask"][0] = size - 1
         self.reserve_chunk(c.CHUNK)
 
     def begin(self, key: Iterable[int]) -> None:
@@ -86,15 +87,15 @@ class Workspace:
         self.key = key_of(key)
         self.expect(0)
         nodes = self.nodes
-        nodes["stamp"] += nodes["count"]
-        nodes["count"] = 0
-        for column, own in self._own.items():
-            nodes[column] = own
-        for t, stamp in enumerate(nodes["stamp"].tolist()):
-            if stamp > LIMIT // 2:
+        for t, (stamp, count) in enumerate(zip(nodes["stamp"].tolist(), nodes["count"].tolist(), strict=True)):
+            nodes["stamp"][t] = stamp + count
+            if stamp + count > LIMIT // 2:
                 self._arrays["nodes", t, "slots"][:] = 0
                 nodes["stamp"][t] = 1
-        self.mode["limit"] = LIMIT
+        nodes["count"].fill(0)
+        for column, own in self._own.items():
+            nodes[column][:] = own
+        self.mode["limit"][0] = LIMIT
 
     def expect(self, nbytes: int) -> None:
         """Begin to reserve memory that must leave ``nbytes`` free; memory reserved before is in use."""
@@ -117,7 +118,7 @@ class Workspace:
             self._fill_zero(t, size, np.uint64)
             self.nodes["mask"][t] = size - 1
             self._slot_capacity[t] = size // 4 * 3
-            self._rehash(self.nodes, t)
+            self.kernels.rehash_type(self.tables[0], t)
         self.nodes["capacity"][t] = min(self._node_capacity[t], self._slot_capacity[t])
 
     def reserve_seeds(self, t: int, n: int) -> None:
@@ -167,7 +168,7 @@ class Workspace:
     def reserve_chunk(self, n: int) -> None:
         """Reserve memory for chunks of ``n`` edges; drops existing entries."""
         if n > self.mode["chunk_capacity"][0]:
-            self.mode["chunk_capacity"] = n
+            self.mode["chunk_capacity"][0] = n
             n += c.VECTOR_FANOUT + c.SPARE
             for column, dtype in (
                 ("position", np.uint64),
@@ -184,7 +185,7 @@ class Workspace:
         self._expected -= array.nbytes  # it is in use
 
     def _new(
-        self, name: str, table: c.Records, i: int, column: str, n: int, dtype: npt.DTypeLike, keep: int = 0
+        self, name: str, table: dict[str, c.Ints], i: int, column: str, n: int, dtype: npt.DTypeLike, keep: int = 0
     ) -> npt.NDArray[np.generic]:
         """Return a new array for ``table[column][i]``, with the first ``keep`` entries of the one before.
 
@@ -237,29 +238,25 @@ def node_columns(
 
     With ``room``, a number of entries per type, kernels add further nodes to these tensors, until the next batch.
     """
-    from manyhop.sampling.cpu.kernels.hop import copy_arrays
-
-    found, moves = [], []
+    found: list[dict[NodeType, Tensor]] = []
+    moves: list[tuple[int, int, int]] = []
     counts = ws.nodes["count"].tolist()
     for column in columns:
-        tensors = {}
-        own = ws.nodes[column].tolist()
-        for node_type, address, n, size in zip(node_types, own, counts, room or counts, strict=True):
-            tensors[node_type] = empty((size,), torch.int64)
-            moves.append((address, tensors[node_type].data_ptr(), n))
-        found.append(tensors)
+        own = ws.nodes[column]
+        tensors = [empty((size,), torch.int64) for size in room or counts]
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        moves += zip(own.tolist(), addresses, counts, strict=True)
         if room:
-            ws.nodes[column] = [tensor.data_ptr() for tensor in tensors.values()]
-    copy_arrays(np.array(moves, np.int64))
+            own[:] = addresses
+        found.append(dict(zip(node_types, tensors, strict=True)))
+    ws.kernels.copy_arrays(np.array(moves, np.int64))
     return found
 
 
 def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
-    """Return how many nodes each hop added, from the counts of all types after each hop."""
-    added = {}
-    for node_type, totals in zip(node_types, zip(*counts, strict=True), strict=True):
-        added[node_type] = [b - a for a, b in pairwise((0, *totals))]
-    return added
+    """Return how many nodes each hop added, from the counts of all types after each hop; others may follow them."""
+    by_type = zip(node_types, zip(*counts, strict=True), strict=False)
+    return {node_type: [b - a for a, b in pairwise((0, *totals))] for node_type, totals in by_type}
 
 
 def allocate_edges(
@@ -276,14 +273,12 @@ def allocate_edges(
 
 def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
     """Return the edges that hops have kept, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
-    from manyhop.sampling.cpu.kernels.hop import copy_arrays
-
     counts = ws.found["num_done"].tolist()
     edges, addresses = allocate_edges(counts, empty)
     kept = zip(*(ws.found[column].tolist() for column in _KEPT), strict=True)
     each = zip(counts, kept, addresses, strict=True)
     moves = [(a, b, n) for n, own, to in each for a, b in zip(own, to, strict=True)]
-    copy_arrays(np.array(moves, np.int64).reshape(-1, 3))
+    ws.kernels.copy_arrays(np.array(moves, np.int64).reshape(-1, 3))
     return edges
 
 
@@ -302,6 +297,6 @@ def induced_edges(ws: Workspace, edges: c.Records, empty: Empty, limit: int = -1
             ws.reserve_edges(i, capacity, int(state[0]))
             for out, kept in zip(("out_row", "out_col", "out_id"), _KEPT, strict=True):
                 ws.found[out][i] = ws.found[kept][i]
-            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, limit, ws.key, state, capacity)
+            finished = induce_edges(edges, *ws.tables, i, limit, ws.key, state, capacity)
         ws.found["num_done"][i] = state[0]
     return kept_edges(ws, empty)
