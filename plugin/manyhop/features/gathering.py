@@ -22,7 +22,7 @@ from manyhop.system.threads import executor
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
 
-Copy: TypeAlias = tuple[RowRequest, RowLayout, Tensor, Tensor, int, int]
+_Copy: TypeAlias = tuple[RowRequest, RowLayout, Tensor, Tensor, int, int]
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]
 
 
@@ -134,7 +134,7 @@ def _check_index(request: RowRequest) -> Tensor:
 def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int = 1) -> list[Any]:
     """Gather the rows of sources that this process can index: as :func:`gather`."""
     results: list[Any] = []
-    copies: list[Copy] = []
+    copies: list[_Copy] = []
     for request in requests:
         if isinstance(request.source, CachedRows):
             request = replace(request, source=request.source.source)
@@ -177,7 +177,7 @@ def _copy_rows(request: RowRequest, layout: RowLayout, index: Tensor, out: Tenso
         raise out_of_range(request, begin + bad, num_rows)
 
 
-def _in_threads(copies: Sequence[Copy], threads: int) -> None:
+def _in_threads(copies: Sequence[_Copy], threads: int) -> None:
     """Copy in the caller and in ``threads - 1`` others; raise the error of the first copy that has one."""
     todo, errors, lock = list(enumerate(copies))[::-1], {}, threading.Lock()
 
