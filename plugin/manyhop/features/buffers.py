@@ -23,6 +23,7 @@ from manyhop.errors import InputError
 _ALIGN = 64
 _SMALLEST = 64 * 1024  # below, the C library recycles memory
 _STEPS = 8  # size classes per power of two: at most 1/8 of a buffer is not used
+_CPU = torch.device("cpu")
 _LARGER = 3  # size classes that a request searches above its own
 
 Bytes = npt.NDArray[np.uint8]
@@ -61,7 +62,7 @@ class BufferPool:
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _SMALLEST:
-            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+            return torch.empty(*shape or ((),), dtype=dtype, device=_CPU)  # slower with a tuple
         size = _size_class(nbytes)
         base = self._take(size)
         if base is None:
