@@ -85,11 +85,12 @@ def update(gradients: Gradients, change: Change) -> None:
 
     ends = torch.tensor([0, *([] if change.left_out is None else change.left_out.tolist()), len(weight)], device="cpu")
     at = torch.searchsorted(ids, change.first + ends).tolist()
-    parts = [part for begin, end in zip(at[::2], at[1::2], strict=True) for part in _cut(ids, begin, end)]
-    others = [executor(len(parts) - 1).submit(update_part, *part) for part in parts[1:]]
-    update_part(*parts[0])
-    for other in others:
-        other.result()
+    for begin, end in zip(at[::2], at[1::2], strict=True):  # one after the other: as many threads as torch has
+        parts = _cut(ids, begin, end)
+        others = [executor(len(parts) - 1).submit(update_part, *part) for part in parts[1:]]
+        update_part(*parts[0])
+        for other in others:
+            other.result()
 
 
 def _cut(ids: Tensor, begin: int, end: int) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ def test_a_graph(plan, monkeypatch):
 
 
 def test_nothing_but_headers_is_read(plan):
-    """A file of 64 TiB: all of it is a hole."""
+    """A file of 8 TiB: all of it is a hole."""
     with Path("x.bin").open("wb") as file:
         try:
             file.truncate(1 << 43)

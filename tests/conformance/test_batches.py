@@ -108,7 +108,7 @@ def test_copies_go_on_with_the_next_epoch(harness, copied):
 def test_rows_that_are_replaced_are_seen(harness, monkeypatch, num_workers, gpu):
     if gpu:
         harness.on_gpu(monkeypatch)
-    elif harness.name != "DGL":
+    elif harness.name != "DGL" and num_workers:
         pytest.skip("a thread may have read the next rows already")
     x = X.clone()
     source = harness.source(x=x)

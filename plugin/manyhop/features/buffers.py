@@ -23,8 +23,8 @@ from manyhop.errors import InputError
 _ALIGN = 64
 _SMALLEST = 64 * 1024  # below, the C library recycles memory
 _STEPS = 8  # size classes per power of two: at most 1/8 of a buffer is not used
-_CPU = torch.device("cpu")
 _LARGER = 3  # size classes that a request searches above its own
+_CPU = torch.device("cpu")
 
 Bytes = npt.NDArray[np.uint8]
 
