@@ -105,6 +105,22 @@ def test_batches_of_many_chunks(options):
         assert_equal(sampler.sample(request), reference.sample(request))
 
 
+@pytest.mark.parametrize("ids", [None, torch.int32, torch.int64])
+def test_edges_past_the_caches(ids):
+    """Batches with so many edges, and small ones after them, on whose edges nothing of that may be left."""
+    rng = np.random.default_rng(6)
+    dst = np.sort(rng.integers(0, 6000, 90_000))
+    graph = one_type(6000, rng.integers(0, 6000, len(dst)), dst)
+    if ids is not None:
+        graph.csc[E] = replace(graph.csc[E], perm=torch.from_numpy(rng.permutation(len(dst))).to(ids))
+    sampler, reference = CPUSampler(graph, spec_of(12, 4)), ReferenceSampler(graph, spec_of(12, 4))
+    for batch, num_seeds in enumerate([5000, 20, 4000]):
+        request = larger_request(graph, num_seeds, batch)
+        expected = reference.sample(request)
+        assert (expected.row[E].numel() >= tables.PAST) is (num_seeds > 1000)
+        assert_equal(sampler.sample(request), expected)
+
+
 @pytest.mark.parametrize("fanout", [3, 50, -1])
 def test_hub_of_a_million_edges(fanout):
     n = 1_000_000

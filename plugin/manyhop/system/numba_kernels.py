@@ -211,6 +211,30 @@ def fence(typingctx: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def _store_past(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a number of 64 bits past the caches; a :func:`fence` must follow."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        store = builder.store(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()))
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64), codegen
+
+
+@helper
+def put(out: npt.NDArray[np.int64], x: int, value: Any, past: bool) -> None:
+    """Write an entry of a result, which loops write in order; ``past`` the caches, which reads nothing first.
+
+    A :func:`fence` must follow a loop of these.
+    """
+    if past:
+        _store_past(np.uint64(out.ctypes.data) + np.uint64(8) * np.uint64(x), np.int64(value))
+    else:
+        out[x] = value
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def bits_of(typingctx: Any, value: Any) -> Any:
     """Return the bits of a float64."""
 

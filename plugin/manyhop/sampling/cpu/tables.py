@@ -121,6 +121,7 @@ class Mode(Protocol):
     keep_all: int  # whether the last hop also writes to kept_*
     limit: int  # of stamp + local id
     picked_ahead: int  # whether another kernel picks for a hop
+    past: int  # whether edges are written past the caches
 
 
 class Labor(Protocol):
@@ -195,6 +196,9 @@ CHUNK = 2048
 
 VECTOR_FANOUT = 32
 """Fanouts up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
+
+PAST = 1 << 15
+"""Edges of a batch from which on they are written past the caches: they would replace what the next hops read."""
 
 DRAWS = CHUNK + 9 * BLOCK
 """Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""

@@ -24,6 +24,7 @@ from manyhop.sampling.cpu.tables import (
     NEEDS_OUTPUT,
     NEEDS_PICKS,
     NEEDS_ROOM,
+    PAST,
     VECTOR_FANOUT,
     Edges,
     Found,
@@ -33,7 +34,21 @@ from manyhop.sampling.cpu.tables import (
     Nodes,
 )
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import AHEAD, helper, i64, int64, kernel, prefetch, u32, u64, uint64, void, without
+from manyhop.system.numba_kernels import (
+    AHEAD,
+    fence,
+    helper,
+    i64,
+    int64,
+    kernel,
+    prefetch,
+    put,
+    u32,
+    u64,
+    uint64,
+    void,
+    without,
+)
 from manyhop.system.paging import prefetch_numbers
 
 _NEIGHBOR = int(Use.NEIGHBOR)
@@ -141,27 +156,27 @@ def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
 @helper
 def _write_ids(edges: Edges, mode: Mode, t: int, out: Ints) -> None:
     """Write the user's ids of the edges of a chunk."""
-    position, perm = u64(mode.position, out.size + AHEAD), np.uint64(edges[t].perm)
+    position, perm, past = u64(mode.position, out.size + AHEAD), np.uint64(edges[t].perm), mode.past > 0
     if edges[t].perm == 0:
         for x in range(out.size):
-            out[x] = position[x]
+            put(out, x, position[x], past)
     elif edges[t].perm_wide > 0:
         perm64 = u64(edges[t].perm, 1 << 62)
         for x in range(out.size):
             prefetch(perm + _EIGHT * position[x + AHEAD])
-            out[x] = perm64[position[x]]
+            put(out, x, perm64[position[x]], past)
     else:
         perm32 = u32(edges[t].perm, 1 << 62)
         for x in range(out.size):
             prefetch(perm + _FOUR * position[x + AHEAD])
-            out[x] = perm32[position[x]]
+            put(out, x, perm32[position[x]], past)
 
 
 @helper
 def _write_col(mode: Mode, out: Ints) -> None:
-    dst_node = u32(mode.dst_node, out.size)
+    dst_node, past = u32(mode.dst_node, out.size), mode.past > 0
     for x in range(out.size):
-        out[x] = dst_node[x]
+        put(out, x, dst_node[x], past)
 
 
 @helper
@@ -226,21 +241,21 @@ def _fits(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) -> b
 
 
 @helper
-def _copy(source: int, to: int, n: int) -> None:
+def _copy(source: int, to: int, n: int, past: bool) -> None:
     """Copy an array of ``n`` entries of 8 bytes from one address to another."""
-    old, new = u64(source, n), u64(to, n)
+    old, new = i64(source, n), i64(to, n)
     for x in range(n):
-        new[x] = old[x]
+        put(new, x, old[x], past)
 
 
 @helper
-def _copy_kept(found: Found) -> None:
+def _copy_kept(found: Found, past: bool) -> None:
     """Move the edges of the hops before to where ``out_*`` begin, which advance past them."""
     for t in range(len(found)):
         n = found[t].num_done
-        _copy(found[t].kept_row, found[t].out_row, n)
-        _copy(found[t].kept_col, found[t].out_col, n)
-        _copy(found[t].kept_id, found[t].out_id, n)
+        _copy(found[t].kept_row, found[t].out_row, n, past)
+        _copy(found[t].kept_col, found[t].out_col, n, past)
+        _copy(found[t].kept_id, found[t].out_id, n, past)
         found[t].out_row += 8 * n
         found[t].out_col += 8 * n
         found[t].out_id += 8 * n
@@ -318,7 +333,11 @@ def sample_batch(
                 found[t].out_col = found[t].kept_col + 8 * found[t].num_done
                 found[t].out_id = found[t].kept_id + 8 * found[t].num_done
         else:
-            _copy_kept(found)
+            num_edges = 0
+            for t in range(len(edges)):
+                num_edges += found[t].num_done + found[t].total
+            mode.past = num_edges >= PAST
+            _copy_kept(found, mode.past > 0)
         _sample(edges, nodes, found, mode, fanouts[hop], request_key)
         for t in range(len(edges)):
             found[t].num_done += found[t].total
@@ -326,6 +345,9 @@ def sample_batch(
         for u in range(num_types):
             counts[hop + 1, u] = nodes[u].count
         mode.hop, mode.step = hop + 1, 0
+    if mode.past > 0:
+        mode.past = 0
+        fence()
     return DONE
 
 
@@ -344,7 +366,7 @@ sample_picked_batch = without(sample_batch, measure_hop, _pick, drop_picked, beg
 def copy_arrays(moves: Ints) -> None:
     """Copy arrays of 8 bytes per entry: ``moves[i] = (from address, to address, number of entries)``."""
     for i in range(moves.shape[0]):
-        _copy(moves[i, 0], moves[i, 1], moves[i, 2])
+        _copy(moves[i, 0], moves[i, 1], moves[i, 2], False)
 
 
 @kernel("void(int64[:,::1])")

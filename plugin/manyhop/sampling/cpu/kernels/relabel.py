@@ -14,7 +14,7 @@ import numpy.typing as npt
 from manyhop.sampling.cpu.kernels.random import mix
 from manyhop.sampling.cpu.tables import MOST_RUNS, Ints, Mode, Nodes
 from manyhop.sampling.random import GAMMA
-from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
+from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, put, u32, u64
 
 # Local ids in disjoint batches: a small table that holds one tree at a time.
 #
@@ -201,7 +201,7 @@ def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, most: int, n: int, out
     for x in range(AHEAD):  # for the prefetches
         neighbor[n + x] = neighbor[n - 1]
     if nodes[src].mask < 0:
-        _by_table(nodes, src, neighbor, n, out)
+        _by_table(nodes, src, neighbor, n, out, mode.past > 0)
         return
     done = 0
     if nodes[src].num_runs > 0:
@@ -213,7 +213,7 @@ def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, most: int, n: int, out
 
 
 @helper
-def _by_table(nodes: Nodes, src: int, neighbor: npt.NDArray[np.uint64], n: int, out: Ints) -> None:
+def _by_table(nodes: Nodes, src: int, neighbor: npt.NDArray[np.uint64], n: int, out: Ints, past: bool) -> None:
     node = u64(nodes[src].node, 1 << 62)
     table, base = i32(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots)
     stamp, end = nodes[src].stamp, np.uint64(nodes[src].count)
@@ -226,7 +226,7 @@ def _by_table(nodes: Nodes, src: int, neighbor: npt.NDArray[np.uint64], n: int, 
         table[u] = value
         node[end] = u
         end += np.uint64(is_new)
-        out[x] = value - stamp
+        put(out, x, value - stamp, past)
     nodes[src].count = np.int64(end)
 
 
