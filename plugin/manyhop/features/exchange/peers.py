@@ -49,8 +49,8 @@ class Peers:
         """Enqueue an exchange of parts of two tensors on the current stream; RuntimeError: a rank is lost or late.
 
         Args:
-            received: ``[...]``, output: data from each rank.
-            sent: ``[...]``: data to each rank.
+            received: ``[...]``, output: data from each rank; entries may follow.
+            sent: ``[...]``: data to each rank; entries may follow.
             expected: ``[ranks]``: entries from each rank; 0 from this one.
             sizes: ``[ranks]``: entries to each rank; 0 to this one.
             wait: without a GPU, wait for the exchange; otherwise return the work to wait for.
@@ -121,6 +121,7 @@ class Peers:
     def _call_torch(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
         options = dist.AllToAllOptions()
         options.asyncOp = not self._on_gpu
+        received, sent = received[: sum(expected)], sent[: sum(sizes)]
         return self._backend.alltoall_base(received, sent, expected, sizes, options)
 
     def _call_nccl(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: int) -> bool:

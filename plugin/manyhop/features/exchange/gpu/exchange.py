@@ -178,7 +178,7 @@ class GPUExchange(RowExchange):
         self._connect()
         stream = self._begin_in_order()
         try:
-            groups, outs = make_groups(requests, pattern, self._device)
+            groups, outs = make_groups(requests, pattern, self._flight, self._device)
             if len(groups) <= MOST_GROUPS:
                 self._exchange(groups, pattern.signature, tag, stream)
             else:

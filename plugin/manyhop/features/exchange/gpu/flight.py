@@ -27,6 +27,7 @@ NEEDS = LENGTHS + MOST_GROUPS
 IDS = NEEDS + MOST_GROUPS
 """Offset of the ids."""
 
+_KEPT_BYTES = 64 << 20  # of one use
 _SPIN_SECONDS = 0.0005  # poll without pauses for this long
 
 
@@ -55,6 +56,7 @@ class Flight:
         self._used = [0, 0]  # words of each that may be nonzero
         self._turn = 0
         self._flat: list[Tensor] = []
+        self._kept: dict[str, Tensor] = {}
         self._resize(0)
         self._event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
@@ -62,8 +64,7 @@ class Flight:
         self.words = IDS + id_words
         rows = max(1, self.ranks - 1)  # empty memory has no address
         for before in self._flat:
-            if before.is_cuda:  # its uses on any stream precede the work enqueued later on this one
-                before.record_stream(torch.cuda.current_stream())
+            _let_go(before)
         self._flat = [torch.zeros(rows * self.words, dtype=torch.int64, device=self._device) for _ in range(2)]
         self.received, self.sent = (each.view(rows, self.words) for each in self._flat)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
@@ -77,6 +78,20 @@ class Flight:
         self._turn = 1 - self._turn  # the kernel that reports to the host clears the other half
         self._used[self._turn] = states
         self.state_at = self._states_at + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
+
+    def memory(self, use: str, count: int, dtype: torch.dtype) -> Tensor:
+        """Return ``[count]`` entries or more with undefined content, on the current stream, for this exchange.
+
+        The next one gets the same memory for the same use, unless it is large: allocations take the host's time.
+        """
+        kept = self._kept.get(use)
+        if kept is None or kept.numel() < count:
+            if count * dtype.itemsize > _KEPT_BYTES:
+                return torch.empty(count, dtype=dtype, device=self._device)
+            if kept is not None:
+                _let_go(kept)
+            kept = self._kept[use] = torch.empty(count + count // 4, dtype=dtype, device=self._device)
+        return kept
 
     def write(self, headers: Tensor) -> None:
         """Write headers from the host: ``[others, HEADER_WORDS] int64``."""
@@ -112,6 +127,12 @@ class Flight:
             if waited > self._timeout:
                 raise RuntimeError(f"nothing arrived for {self._timeout:g} s")
             time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)  # releases the interpreter's lock
+
+
+def _let_go(tensor: Tensor) -> None:
+    """Let memory be used again after its uses, which on any stream precede the work enqueued later on this one."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream())
 
 
 AHEAD_BYTES = 320 << 20

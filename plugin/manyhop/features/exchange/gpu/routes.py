@@ -103,7 +103,7 @@ class Group:
 
 
 def make_groups(
-    requests: Sequence[RowRequest], pattern: Pattern, device: torch.device
+    requests: Sequence[RowRequest], pattern: Pattern, flight: Flight, device: torch.device
 ) -> tuple[list[Group], list[Any]]:
     """Group requests by index, and allocate their results."""
     outs: list[Any] = [None] * len(requests)
@@ -124,7 +124,7 @@ def make_groups(
         begins = _padded((pattern.ranks + 2) * _blocks(count))
         groups.append(Group(request, index, shared.sources, shared.widths, results, count, id_bytes, padded, words))
         words += (id_bytes // 4 + 3) * padded + begins
-    scratch = torch.empty(words, dtype=torch.int32, device=device)
+    scratch = flight.memory("scratch", words, torch.int32)
     at = scratch.data_ptr()
     for group in groups:
         group.set_memory(scratch, at)

@@ -122,7 +122,7 @@ class Transfer:
             return
         ranks = self.flight.ranks
         nbytes = (ranks - 1) * self.stride
-        sent, self._received = self._bytes(nbytes), self._bytes(nbytes)
+        sent, self._received = (self.flight.memory(use, nbytes, torch.uint8) for use in ("sent", "received"))
         enqueue_serve(self.groups, self.flight, self.shares, sent.data_ptr(), self.stride, self.stream)
         sizes = [self.stride] * ranks
         sizes[self.rank] = 0
