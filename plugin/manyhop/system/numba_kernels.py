@@ -224,9 +224,9 @@ def _store_past(typingctx: Any, address: Any, value: Any) -> Any:
 
 @helper
 def put(out: npt.NDArray[np.int64], x: int, value: Any, past: bool) -> None:
-    """Write an entry of a result, which loops write in order; ``past`` the caches, which reads nothing first.
+    """Write an entry of a result. With ``past``, loops that write entries in order do not read their lines first.
 
-    A :func:`fence` must follow a loop of these.
+    Then a :func:`fence` must follow the loop.
     """
     if past:
         _store_past(np.uint64(out.ctypes.data) + np.uint64(8) * np.uint64(x), np.int64(value))

@@ -198,7 +198,7 @@ VECTOR_FANOUT = 32
 """Fanouts up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
 
 PAST = 1 << 15
-"""Edges of a batch from which on they are written past the caches: they would replace what the next hops read."""
+"""From this number on, the edges of a batch are written past the caches."""
 
 DRAWS = CHUNK + 9 * BLOCK
 """Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""
