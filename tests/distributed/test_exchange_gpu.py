@@ -179,9 +179,13 @@ def test_a_process_alone_needs_no_group(monkeypatch):
 def use_a_stream(exchange, number):
     """Have the exchange follow a stream, as on a GPU; every rank has its own ones."""
     device, exchange._device = exchange._device, torch.device("cuda", 0)
+    stream, recorded = SimpleNamespace(wait_event=lambda event: None), []
     torch._C._cuda_getCurrentStream = lambda index: (number, index, 1)
-    torch.cuda.current_stream = lambda device: SimpleNamespace(wait_event=lambda event: None)
-    exchange._begin_in_order()
+    torch.cuda.current_stream = lambda device: stream
+    exchange._flight.record_stream = recorded.append
+    for _ in range(2):
+        exchange._begin_in_order()
+    assert recorded == [stream]  # the memory of an exchange outlives its uses there
     exchange._device = device
 
 

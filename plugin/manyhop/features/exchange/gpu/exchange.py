@@ -279,6 +279,7 @@ class GPUExchange(RowExchange):
         key = torch._C._cuda_getCurrentStream(self._device.index)
         if key != self._stream_key:
             self._stream_key, self._stream = key, torch.cuda.current_stream(self._device)  # creating it takes 10 us
+            self._flight.record_stream(self._stream)
         self._stream.wait_event(self._done)
         if self._peers is not None:
             self._stream.wait_event(self._peers.done)

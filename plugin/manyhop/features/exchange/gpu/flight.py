@@ -63,8 +63,6 @@ class Flight:
     def _resize(self, id_words: int) -> None:
         self.words = IDS + id_words
         rows = max(1, self.ranks - 1)  # empty memory has no address
-        for before in self._flat:
-            _let_go(before)
         self._flat = [torch.zeros(rows * self.words, dtype=torch.int64, device=self._device) for _ in range(2)]
         self.received, self.sent = (each.view(rows, self.words) for each in self._flat)
         self.sent_at, self.received_at = self.sent.data_ptr(), self.received.data_ptr()
@@ -88,10 +86,13 @@ class Flight:
         if kept is None or kept.numel() < count:
             if count * dtype.itemsize > _KEPT_BYTES:
                 return torch.empty(count, dtype=dtype, device=self._device)
-            if kept is not None:
-                _let_go(kept)
             kept = self._kept[use] = torch.empty(count + count // 4, dtype=dtype, device=self._device)
         return kept
+
+    def record_stream(self, stream: Any) -> None:
+        """Keep the memory, also after its last reference, for the work that has been enqueued on ``stream`` by then."""
+        for tensor in (self._states, *self._flat, *self._kept.values()):
+            tensor.record_stream(stream)
 
     def write(self, headers: Tensor) -> None:
         """Write headers from the host: ``[others, HEADER_WORDS] int64``."""
@@ -127,12 +128,6 @@ class Flight:
             if waited > self._timeout:
                 raise RuntimeError(f"nothing arrived for {self._timeout:g} s")
             time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)  # releases the interpreter's lock
-
-
-def _let_go(tensor: Tensor) -> None:
-    """Let memory be used again after its uses, which on any stream precede the work enqueued later on this one."""
-    if tensor.is_cuda:
-        tensor.record_stream(torch.cuda.current_stream())
 
 
 AHEAD_BYTES = 320 << 20
