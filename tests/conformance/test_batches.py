@@ -111,7 +111,7 @@ def test_rows_that_are_replaced_are_seen(harness, monkeypatch, num_workers, gpu)
         harness.on_gpu(monkeypatch)
     elif harness.name != "DGL" and num_workers:
         pytest.skip("a thread may have read the next rows already")
-    elif harness.name == "GraphBolt":  # else there is one
+    elif harness.name == "GraphBolt":  # has a thread without workers, too
         options["overlap_feature_fetch"] = False
     x = X.clone()
     source = harness.source(x=x)

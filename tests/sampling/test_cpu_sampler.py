@@ -107,7 +107,7 @@ def test_batches_of_many_chunks(options):
 
 @pytest.mark.parametrize("ids", [None, torch.int32, torch.int64])
 def test_edges_past_the_caches(ids):
-    """Batches with so many edges, and small ones after them, on whose edges nothing of that may be left."""
+    """Large batches, whose edges bypass the caches, and a small one between them."""
     rng = np.random.default_rng(6)
     dst = np.sort(rng.integers(0, 6000, 90_000))
     graph = one_type(6000, rng.integers(0, 6000, len(dst)), dst)
