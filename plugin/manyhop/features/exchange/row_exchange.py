@@ -214,6 +214,8 @@ class RowExchange:
         """Announce that this rank does not join exchange ``tag`` or later ones of this epoch.
 
         Other ranks raise RankError in that exchange. Does not wait for them.
+        On GPUs, a rank that has had no exchange since :meth:`rest` may have no communicator: then the others learn of
+        it when it calls :meth:`begin`, or are late.
         """
         with self._failing(tag), self._on_device():
             self._announce_end(Status.FAILED if failure else Status.LEFT, tag, failure)
